@@ -1,0 +1,509 @@
+//! Declarations: how a source is read. A preset is a declaration that ships with the binary; a source
+//! takes one and lays its own fields over it, or says everything itself.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::id::Sha256Digest;
+use crate::name::check_name;
+use crate::pattern::Pattern;
+use crate::preset::Preset;
+use crate::problem::Problem;
+use crate::selector::{Expression, Place, Selector};
+use crate::version::{RANK_UNLISTED, VersionKind, rank_of};
+
+/// Future bound where none is declared: a version further ahead than this is a dead letter.
+pub const FUTURE_MAX_S: u64 = 24 * 3600;
+/// Dedupe window where none is declared: longer than any provider's retries (30 days) and a margin.
+pub const DEDUPE_WINDOW_S: u64 = 35 * 24 * 3600;
+
+/// One configured sender of one tenant.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SourceConfig {
+    /// Who the events belong to. Part of the URL: /in/TENANT/NAME
+    pub tenant: String,
+    /// Name of the source within its tenant.
+    pub name: String,
+    /// The preset to start from; see `seriatim source presets`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preset: Option<String>,
+    /// Live signing secrets. Several at once allow a rotation without a gap.
+    #[serde(default)]
+    pub secrets: Vec<SecretRef>,
+    /// What is declared here lies over the preset, field by field.
+    #[serde(default)]
+    pub declare: Declaration,
+}
+
+/// Where a secret stands: one of `value`, `env` and `file`.
+#[derive(Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SecretRef {
+    /// The secret itself. For tests: a file or a variable keeps it out of the configuration.
+    Value(String),
+    /// Name of an environment variable.
+    Env(String),
+    /// Path of a file; white space at its end does not count.
+    File(String),
+}
+
+impl std::fmt::Debug for SecretRef {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Value(_) => f.write_str("value (hidden)"),
+            Self::Env(name) => write!(f, "env {name}"),
+            Self::File(path) => write!(f, "file {path}"),
+        }
+    }
+}
+
+/// How the requests of a source are verified and read. Every field may be left to the preset.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Declaration {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verify: Option<Verify>,
+    /// Name of the form field that holds the JSON, where the request is form-encoded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub form_field: Option<String>,
+    /// The provider's id of the event. Where it yields nothing, the digest of the body is the id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub event_id: Option<Expression>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub event_type: Option<Expression>,
+    /// The business object that an event is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub object: Option<Expression>,
+    /// The provider's order of an object.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<VersionRule>,
+    /// The provider's time of the event, for `ce_time`; it decides nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time: Option<Expression>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
+    /// Event types from lowest to highest, for events of the same version; "*" stands for the rest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rank: Option<Vec<Pattern>>,
+    /// What decides between events of the same version and rank.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tie: Option<Tie>,
+    /// Event types that delete their object.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tombstones: Option<Vec<Pattern>>,
+    /// A version further ahead of our clock than this is a dead letter. Seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub future_max_s: Option<u64>,
+    /// How long an event id is remembered. Seconds; longer than the provider's retries.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dedupe_window_s: Option<u64>,
+    /// What differs by event type; the first entry whose pattern matches counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub events: Option<Vec<EventRule>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub answer: Option<Answer>,
+}
+
+/// How a signature is checked: `algorithm(key, signed) == signature`, over raw bytes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Verify {
+    pub algorithm: Algorithm,
+    /// Where the signature stands; it may yield several, any of which suffices.
+    pub signature: Selector,
+    pub encoding: Encoding,
+    /// What was signed: text with {body}, {timestamp} and {header:NAME} in it.
+    pub signed: String,
+    /// How the text of a secret becomes the key.
+    #[serde(default)]
+    pub key: KeyEncoding,
+    /// A prefix of the secret's text that is not part of the key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_prefix: Option<String>,
+    /// When the request was signed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timestamp: Option<TimestampRule>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Algorithm {
+    #[serde(rename = "hmac-sha256")]
+    HmacSha256,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Encoding {
+    /// Either case.
+    Hex,
+    /// Canonical, with padding.
+    Base64,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum KeyEncoding {
+    #[default]
+    Utf8,
+    Hex,
+    Base64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TimestampRule {
+    pub from: Selector,
+    pub unit: TimestampUnit,
+    /// Oldest allowed, in seconds; exactly at the limit passes.
+    pub past_max_s: u64,
+    /// Furthest ahead allowed, in seconds. Absent: no limit, as some providers' own libraries have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub future_max_s: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TimestampUnit {
+    S,
+    Ms,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct VersionRule {
+    pub from: Expression,
+    pub kind: VersionKind,
+    /// For kind = "ranked": the states from first to last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub states: Vec<String>,
+}
+
+/// What an event means for its object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// The event carries the whole state; the greatest order key is the state.
+    Snapshot,
+    /// Each event counts once, whatever its version.
+    Delta,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Tie {
+    /// The greater event id wins: any order of arrival ends in the same state.
+    EventId,
+    /// The later in the log wins: only a replay of the same log ends in the same state.
+    Log,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EventRule {
+    /// A pattern over event types.
+    #[serde(rename = "type")]
+    pub event_type: Pattern,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub object: Option<Expression>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<VersionRule>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
+}
+
+/// The answer to a request that is durable.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Answer {
+    /// A success status: 200 to 299.
+    pub status: u16,
+    #[serde(default)]
+    pub body: String,
+}
+
+/// A source whose declaration is whole: the preset and the source's own fields, one over the other.
+#[derive(Debug, Clone)]
+pub struct Source {
+    pub tenant: String,
+    pub name: String,
+    pub preset: Option<String>,
+    pub secrets: Vec<SecretRef>,
+    pub declaration: Declaration,
+    /// Names this very declaration (header `st_decl`): 16 hex digits of its digest.
+    pub revision: String,
+}
+
+/// What holds for one event type of a source.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct EventPlan<'a> {
+    pub mode: Mode,
+    pub object: Option<&'a Expression>,
+    pub version: Option<&'a VersionRule>,
+}
+
+impl Declaration {
+    /// This declaration, with the fields of `over` laid over it.
+    pub fn overlaid(self, over: Declaration) -> Self {
+        Self {
+            verify: over.verify.or(self.verify),
+            form_field: over.form_field.or(self.form_field),
+            event_id: over.event_id.or(self.event_id),
+            event_type: over.event_type.or(self.event_type),
+            object: over.object.or(self.object),
+            version: over.version.or(self.version),
+            time: over.time.or(self.time),
+            mode: over.mode.or(self.mode),
+            rank: over.rank.or(self.rank),
+            tie: over.tie.or(self.tie),
+            tombstones: over.tombstones.or(self.tombstones),
+            future_max_s: over.future_max_s.or(self.future_max_s),
+            dedupe_window_s: over.dedupe_window_s.or(self.dedupe_window_s),
+            events: over.events.or(self.events),
+            answer: over.answer.or(self.answer),
+        }
+    }
+
+    /// What holds for `event_type`. Without a mode: snapshot where a version is declared, else delta.
+    pub fn plan(&self, event_type: &str) -> EventPlan<'_> {
+        let rule = self.events.iter().flatten().find(|rule| rule.event_type.matches(event_type));
+        let version = rule.map_or(self.version.as_ref(), |r| r.version.as_ref().or(self.version.as_ref()));
+        let object = rule.and_then(|r| r.object.as_ref()).or(self.object.as_ref());
+        let by_version = if version.is_some() { Mode::Snapshot } else { Mode::Delta };
+        let mode = rule.and_then(|r| r.mode).or(self.mode).unwrap_or(by_version);
+        EventPlan { mode, object, version }
+    }
+
+    pub fn rank(&self, event_type: &str) -> u16 {
+        self.rank.as_deref().map_or(RANK_UNLISTED, |ranks| rank_of(event_type, ranks))
+    }
+
+    pub fn is_tombstone(&self, event_type: &str) -> bool {
+        self.tombstones.iter().flatten().any(|p| p.matches(event_type))
+    }
+
+    pub fn tie(&self) -> Tie {
+        self.tie.unwrap_or(Tie::EventId)
+    }
+
+    pub fn future_max_s(&self) -> u64 {
+        self.future_max_s.unwrap_or(FUTURE_MAX_S)
+    }
+
+    pub fn dedupe_window_s(&self) -> u64 {
+        self.dedupe_window_s.unwrap_or(DEDUPE_WINDOW_S)
+    }
+
+    /// Every expression that a request is read by, verification left out.
+    pub fn expressions(&self) -> Vec<&Expression> {
+        let rules = self.events.iter().flatten();
+        let of_rules = rules.flat_map(|r| r.object.iter().chain(r.version.iter().map(|v| &v.from)));
+        let own = [&self.event_id, &self.event_type, &self.object, &self.time].into_iter().flatten();
+        own.chain(self.version.iter().map(|v| &v.from)).chain(of_rules).collect()
+    }
+
+    /// Headers that the signature covers, in lower case.
+    pub fn signed_headers(&self) -> Vec<String> {
+        let template = self.verify.as_ref().map_or("", |v| v.signed.as_str());
+        let named = template.split("{header:").skip(1).filter_map(|rest| rest.split_once('}'));
+        named.map(|(name, _)| name.to_ascii_lowercase()).collect()
+    }
+
+    /// Every header that verification or derivation reads, in lower case.
+    pub fn header_names(&self) -> Vec<String> {
+        let verify = self
+            .verify
+            .iter()
+            .flat_map(|v| [Some(&v.signature), v.timestamp.as_ref().map(|t| &t.from)].into_iter().flatten());
+        let all = self.expressions().into_iter().flat_map(Expression::selectors).chain(verify);
+        let named = all.filter_map(|s| match &s.place {
+            Place::Header(name) => Some(name.clone()),
+            _ => None,
+        });
+        let mut names: Vec<_> = named.chain(self.signed_headers()).collect();
+        names.sort();
+        names.dedup();
+        names
+    }
+
+    /// 16 hex digits that name this declaration.
+    pub fn revision(&self) -> String {
+        let text = serde_json::to_vec(self).expect("a declaration is plain data");
+        hex::encode(&Sha256Digest::of(&text).0[..8])
+    }
+
+    /// Mistakes of a whole declaration, with paths relative to it.
+    pub fn problems(&self) -> Vec<Problem> {
+        let mut out = Vec::new();
+        match &self.verify {
+            None => out.push(Problem::at("verify", "is missing: name a preset, or declare how requests are verified")),
+            Some(verify) => out.extend(verify.problems().into_iter().map(|p| p.under("verify"))),
+        }
+        let every_rule_names_it = self.events.iter().flatten().any(|r| r.event_type.0 == "*" && r.object.is_some());
+        if self.object.is_none() && !every_rule_names_it {
+            let remedy = "is missing: say where the business object's id stands, such as \"body:/data/id\"";
+            out.push(Problem::at("object", remedy));
+        }
+        out.extend(self.version_problems());
+        if self.future_max_s == Some(0) {
+            out.push(Problem::at("future_max_s", "is 0: every version would be too far ahead"));
+        }
+        if self.dedupe_window_s == Some(0) {
+            out.push(Problem::at("dedupe_window_s", "is 0: no event would be remembered"));
+        }
+        if self.form_field.as_deref() == Some("") {
+            out.push(Problem::at("form_field", "is empty: name the field that holds the JSON"));
+        }
+        if let Some(answer) = self.answer.as_ref().filter(|a| !(200..300).contains(&a.status)) {
+            out.push(Problem::at(
+                "answer.status",
+                format!("is {}: only a success, 200 to 299, can be configured", answer.status),
+            ));
+        }
+        out
+    }
+
+    fn version_problems(&self) -> Vec<Problem> {
+        let mut out = Vec::new();
+        let rules = self.events.iter().flatten().enumerate();
+        let named = rules.clone().filter_map(|(i, r)| Some((format!("events.{i}.version"), r.version.as_ref()?)));
+        let all: Vec<_> = self.version.iter().map(|v| ("version".to_owned(), v)).chain(named).collect();
+        for (path, rule) in &all {
+            let ranked = rule.kind == VersionKind::Ranked;
+            if ranked && rule.states.is_empty() {
+                out.push(Problem::at(format!("{path}.states"), "is missing: list the states from first to last"));
+            } else if !ranked && !rule.states.is_empty() {
+                out.push(Problem::at(format!("{path}.states"), "counts only with kind = \"ranked\""));
+            }
+            if rule.kind != all[0].1.kind {
+                out.push(Problem::at(
+                    format!("{path}.kind"),
+                    "differs from another of this source: versions must be comparable",
+                ));
+            }
+        }
+        if self.mode == Some(Mode::Snapshot) && self.version.is_none() {
+            out.push(Problem::at("mode", "snapshot needs a version: declare one, or mode = \"delta\""));
+        }
+        for (i, rule) in rules {
+            if rule.mode == Some(Mode::Snapshot) && rule.version.is_none() && self.version.is_none() {
+                out.push(Problem::at(format!("events.{i}.mode"), "snapshot needs a version"));
+            }
+        }
+        out
+    }
+}
+
+impl Verify {
+    fn problems(&self) -> Vec<Problem> {
+        let mut out = Vec::new();
+        let from = self.timestamp.as_ref().map(|t| ("timestamp.from", &t.from));
+        for (field, selector) in [("signature", &self.signature)].into_iter().chain(from) {
+            if !matches!(selector.place, Place::Header(_) | Place::Query(_)) {
+                out.push(Problem::at(field, "must be a header or a query parameter"));
+            }
+        }
+        if self.signature.optional {
+            out.push(Problem::at("signature", "cannot be optional: every request is verified"));
+        }
+        match template_parts(&self.signed) {
+            Err(part) => out.push(Problem::at(
+                "signed",
+                format!("{part:?} is unknown: write {{body}}, {{timestamp}} or {{header:NAME}}"),
+            )),
+            Ok(parts) => {
+                if !parts.contains(&TemplatePart::Body) {
+                    out.push(Problem::at("signed", "does not cover {body}: a forger could change it"));
+                }
+                if parts.contains(&TemplatePart::Timestamp) && self.timestamp.is_none() {
+                    out.push(Problem::at("timestamp", "is missing, but signed names {timestamp}"));
+                }
+            }
+        }
+        if self.timestamp.as_ref().is_some_and(|t| t.past_max_s == 0) {
+            out.push(Problem::at("timestamp.past_max_s", "is 0: every request would be too old"));
+        }
+        out
+    }
+}
+
+/// A piece of what was signed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TemplatePart {
+    Text(String),
+    Body,
+    Timestamp,
+    /// Lower case.
+    Header(String),
+}
+
+/// Reads a template such as `{header:webhook-id}.{timestamp}.{body}`; on error, the part that is unknown.
+pub fn template_parts(template: &str) -> Result<Vec<TemplatePart>, String> {
+    let mut out = Vec::new();
+    let mut rest = template;
+    while let Some((text, behind)) = rest.split_once('{') {
+        let (part, behind) = behind.split_once('}').ok_or_else(|| format!("{{{behind}"))?;
+        if !text.is_empty() {
+            out.push(TemplatePart::Text(text.to_owned()));
+        }
+        out.push(match part.split_once(':') {
+            None if part == "body" => TemplatePart::Body,
+            None if part == "timestamp" => TemplatePart::Timestamp,
+            Some(("header", name)) if !name.is_empty() => TemplatePart::Header(name.to_ascii_lowercase()),
+            _ => return Err(format!("{{{part}}}")),
+        });
+        rest = behind;
+    }
+    if !rest.is_empty() {
+        out.push(TemplatePart::Text(rest.to_owned()));
+    }
+    Ok(out)
+}
+
+impl SourceConfig {
+    /// The whole source, or all its mistakes with paths relative to it.
+    pub fn resolve(&self) -> Result<Source, Vec<Problem>> {
+        let mut problems = Vec::new();
+        for (field, name) in [("tenant", &self.tenant), ("name", &self.name)] {
+            if let Err(error) = check_name(name) {
+                problems.push(Problem::at(field, error.to_string()));
+            }
+        }
+        if self.secrets.is_empty() {
+            problems.push(Problem::at("secrets", "is empty: without a secret every request would be refused"));
+        }
+        for (i, secret) in self.secrets.iter().enumerate() {
+            if matches!(secret, SecretRef::Value(text) | SecretRef::Env(text) | SecretRef::File(text) if text.trim().is_empty())
+            {
+                problems.push(Problem::at(format!("secrets.{i}"), "is empty"));
+            }
+        }
+        let base = match self.preset.as_deref().map(Preset::named) {
+            None => Some(Declaration::default()),
+            Some(Some(preset)) => Some(preset.declare),
+            Some(None) => {
+                let known: Vec<_> = Preset::names().collect();
+                problems.push(Problem::at("preset", format!("is unknown; there are: {}", known.join(", "))));
+                None
+            }
+        };
+        let declaration = base.map(|base| base.overlaid(self.declare.clone()));
+        if let Some(declaration) = &declaration {
+            problems.extend(declaration.problems().into_iter().map(|p| p.under("declare")));
+        }
+        match declaration {
+            Some(declaration) if problems.is_empty() => Ok(Source {
+                tenant: self.tenant.clone(),
+                name: self.name.clone(),
+                preset: self.preset.clone(),
+                secrets: self.secrets.clone(),
+                revision: declaration.revision(),
+                declaration,
+            }),
+            _ => Err(problems),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,31 @@
+//! What both sides of the log agree on: no I/O, no runtime, no backend.
+//!
+//! - [`name`]: names of tenants, sources and sinks
+//! - [`key`]: object keys, their text form, buckets and partitions
+//! - [`id`]: record ids, and the row that an event id gets in the store
+//! - [`version`]: version kinds and the order-preserving order key
+//! - [`selector`], [`pattern`], [`declaration`], [`preset`]: how a source is read, as data
+//! - [`body`]: from the signed bytes to the JSON document
+//! - [`problem`], [`document`]: every mistake of a configuration file at once, each with its line
+//! - [`record`]: one entry of the log and its CloudEvents headers
+//! - [`row`], [`outcome`], [`tables`]: what the store holds
+//! - [`kafka`]: the settings that both sides of a topic share
+//!
+//! Formats that are stored or sent are frozen: each has a test that holds its bytes.
+
+pub mod body;
+pub mod declaration;
+pub mod document;
+pub mod id;
+pub mod kafka;
+pub mod key;
+pub mod name;
+pub mod outcome;
+pub mod pattern;
+pub mod preset;
+pub mod problem;
+pub mod record;
+pub mod row;
+pub mod selector;
+pub mod tables;
+pub mod version;
