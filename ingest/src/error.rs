@@ -1,0 +1,94 @@
+//! Why a request is not answered with success. One exhaustive match turns each into its status, so a new
+//! cause does not compile until it has one.
+
+use axum::http::StatusCode;
+use thiserror::Error;
+
+use crate::log::AppendError;
+
+/// A request that gets no success.
+#[derive(Debug, Error)]
+pub enum WebhookError {
+    #[error("refused: {0}")]
+    Refused(#[from] Refusal),
+    #[error("the body is larger than {max} bytes")]
+    TooLarge { max: usize },
+    #[error("the body ended early: {0}")]
+    Truncated(String),
+    #[error("the body took longer than {ms} ms")]
+    TooSlow { ms: u64 },
+    #[error("bodies in flight reached their bound of {max} bytes")]
+    Busy { max: usize },
+    #[error("not durable: {0}")]
+    NotDurable(#[from] AppendError),
+    #[error("not durable within {ms} ms")]
+    PublishTimeout { ms: u64 },
+    #[error("only POST is answered here")]
+    Method,
+}
+
+/// Why a request is not believed. The sender is told none of this: 401 has one body for all causes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Error)]
+pub enum Refusal {
+    #[error("tenant and source are unknown")]
+    UnknownSource,
+    #[error("the signature is missing")]
+    SignatureMissing,
+    #[error("a header that verification reads comes more than once")]
+    HeaderDoubled,
+    #[error("a header that verification reads is missing")]
+    HeaderMissing,
+    #[error("no signature is of the declared form")]
+    SignatureMalformed,
+    #[error("no live secret makes this signature")]
+    SignatureMismatch,
+    #[error("the timestamp is missing or not a number")]
+    TimestampMalformed,
+    #[error("the timestamp is too old")]
+    TimestampTooOld,
+    #[error("the timestamp is too far ahead")]
+    TimestampTooNew,
+}
+
+impl Refusal {
+    /// The value of the metric's label.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::UnknownSource => "unknown_source",
+            Self::SignatureMissing => "signature_missing",
+            Self::HeaderDoubled => "header_doubled",
+            Self::HeaderMissing => "header_missing",
+            Self::SignatureMalformed => "signature_malformed",
+            Self::SignatureMismatch => "signature_mismatch",
+            Self::TimestampMalformed => "timestamp_malformed",
+            Self::TimestampTooOld => "timestamp_too_old",
+            Self::TimestampTooNew => "timestamp_too_new",
+        }
+    }
+}
+
+impl WebhookError {
+    pub fn status(&self) -> StatusCode {
+        match self {
+            Self::Refused(_) => StatusCode::UNAUTHORIZED,
+            Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Truncated(_) => StatusCode::BAD_REQUEST,
+            Self::TooSlow { .. } => StatusCode::REQUEST_TIMEOUT,
+            Self::Method => StatusCode::METHOD_NOT_ALLOWED,
+            Self::NotDurable(AppendError::TooLarge { .. }) => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Busy { .. } | Self::NotDurable(_) | Self::PublishTimeout { .. } => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    /// What the sender is told. It names no cause that would help a forger.
+    pub fn public_text(&self) -> &'static str {
+        match self {
+            Self::Refused(_) => "unauthorized",
+            Self::TooLarge { .. } | Self::NotDurable(AppendError::TooLarge { .. }) => "body too large",
+            Self::Truncated(_) => "body incomplete",
+            Self::TooSlow { .. } => "body too slow",
+            Self::Method => "method not allowed",
+            Self::Busy { .. } | Self::NotDurable(_) | Self::PublishTimeout { .. } => "try again later",
+        }
+    }
+}
