@@ -1,0 +1,158 @@
+//! The decision: what each record of an object does, given what is stored. Pure, so that the same input
+//! gives the same verdicts, in a test, after a lost answer, in a replay.
+
+use std::collections::{HashMap, HashSet};
+
+use seriatim_schemas::id::RecordId;
+use seriatim_schemas::outcome::Outcome;
+use seriatim_schemas::row::{EventRow, Head, Snapshot};
+use seriatim_schemas::version::OrderKey;
+use uuid::Uuid;
+
+use crate::candidate::{Candidate, Cause, Meaning};
+
+/// What is stored of an object, as far as its candidates are concerned. Head and rows are of one read.
+#[derive(Debug, Clone, Default)]
+pub struct View {
+    pub head: Option<Head>,
+    /// Event rows by row, of the candidates' events only.
+    pub rows: HashMap<String, EventRow>,
+    /// Records whose event row is theirs and whose arrival is recorded.
+    pub arrived: HashSet<RecordId>,
+}
+
+/// What one record does.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Verdict {
+    /// Committed by this very attempt: emit.
+    Apply {
+        rev: i64,
+    },
+    /// Committed earlier for this record, but not known to be emitted: emit again, as it was decided.
+    Resend {
+        rev: i64,
+        outcome: Outcome,
+    },
+    /// Committed earlier for this record, emitted and recorded: nothing to do.
+    Done,
+    /// Another record of the same event, or an equal event, was first.
+    Duplicate,
+    /// Older than the object's state.
+    Stale,
+    Dead(Cause),
+}
+
+/// The verdicts on one object's candidates, in their order, and what to commit.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decisions {
+    pub verdicts: Vec<Verdict>,
+    /// New rows; empty if nothing is to be committed.
+    pub rows: Vec<EventRow>,
+    /// The head after the commit; none if nothing is to be committed.
+    pub head: Option<Head>,
+    /// The candidate whose document is the new state.
+    pub state_from: Option<usize>,
+}
+
+/// Decides an object's candidates in the order of the log. `attempt` names this try: a row that carries it
+/// was written by an earlier send of the same batch whose answer was lost.
+pub fn decide(view: &View, candidates: &[Candidate], attempt: Uuid, now_ms: i64) -> Decisions {
+    let mut object = Object {
+        rev: view.head.as_ref().map_or(0, |h| h.rev),
+        snapshot: view.head.as_ref().and_then(|h| h.snapshot.clone()),
+        rows: Vec::new(),
+        state_from: None,
+    };
+    let verdicts = candidates
+        .iter()
+        .enumerate()
+        .map(|(index, candidate)| match view.rows.get(&candidate.event_row) {
+            Some(row) => on_stored_row(row, candidate, view, attempt),
+            None => object.on_candidate(index, candidate, attempt, now_ms),
+        })
+        .collect();
+    let head = (!object.rows.is_empty()).then(|| Head {
+        rev: object.rev,
+        turn: view.head.as_ref().map_or(0, |h| h.turn) + 1,
+        snapshot: object.snapshot,
+    });
+    Decisions { verdicts, rows: object.rows, head, state_from: object.state_from }
+}
+
+/// The event was decided before; the row is the truth.
+fn on_stored_row(row: &EventRow, candidate: &Candidate, view: &View, attempt: Uuid) -> Verdict {
+    if row.record != candidate.record {
+        Verdict::Duplicate
+    } else if row.attempt == attempt {
+        Verdict::Apply { rev: row.rev }
+    } else if view.arrived.contains(&candidate.record) {
+        Verdict::Done
+    } else {
+        Verdict::Resend { rev: row.rev, outcome: row.outcome }
+    }
+}
+
+/// The object as it will be, while its candidates are decided one after the other.
+struct Object {
+    rev: i64,
+    snapshot: Option<Snapshot>,
+    rows: Vec<EventRow>,
+    state_from: Option<usize>,
+}
+
+impl Object {
+    fn on_candidate(&mut self, index: usize, candidate: &Candidate, attempt: Uuid, now_ms: i64) -> Verdict {
+        if self.rows.iter().any(|row| row.row == candidate.event_row) {
+            return Verdict::Duplicate;
+        }
+        match &candidate.meaning {
+            Meaning::Dead(cause) => return Verdict::Dead(cause.clone()),
+            Meaning::Delta => {}
+            Meaning::Snapshot { order_key, tombstone } => {
+                if let Some(verdict) = self.not_newer(candidate, order_key) {
+                    return verdict;
+                }
+                self.snapshot = Some(Snapshot {
+                    order_key: order_key.clone(),
+                    version: candidate.version.clone().unwrap_or_default(),
+                    event_type: candidate.event_type.clone(),
+                    event_row: candidate.event_row.clone(),
+                    record: candidate.record,
+                    digest: candidate.digest,
+                    deleted: *tombstone,
+                });
+                self.state_from = Some(index);
+            }
+        }
+        self.rev += 1;
+        self.rows.push(EventRow {
+            row: candidate.event_row.clone(),
+            outcome: Outcome::Applied,
+            rev: self.rev,
+            event_type: candidate.event_type.clone(),
+            version: candidate.version.clone(),
+            digest: candidate.digest,
+            record: candidate.record,
+            attempt,
+            position: candidate.position.clone(),
+            decided_ms: now_ms,
+        });
+        Verdict::Apply { rev: self.rev }
+    }
+
+    /// Why a snapshot does not become the state, if it does not.
+    fn not_newer(&self, candidate: &Candidate, order_key: &OrderKey) -> Option<Verdict> {
+        let current = self.snapshot.as_ref()?;
+        let same_version = candidate.version.as_deref() == Some(current.version.as_str());
+        let is_equal = same_version && candidate.event_type == current.event_type && candidate.digest == current.digest;
+        // The same event after its row expired, or one change that was sent under two ids.
+        if is_equal || candidate.event_row == current.event_row {
+            return Some(Verdict::Duplicate);
+        }
+        let ties_by_log = order_key == &current.order_key;
+        (order_key <= &current.order_key && !ties_by_log).then_some(Verdict::Stale)
+    }
+}
+
+#[cfg(test)]
+mod tests;

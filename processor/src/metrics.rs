@@ -1,0 +1,60 @@
+//! What the processor counts.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct OutcomeLabels {
+    pub tenant: String,
+    pub source: String,
+    pub outcome: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct PartitionLabels {
+    pub partition: i32,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct ProcessorMetrics {
+    pub outcomes: Family<OutcomeLabels, Counter>,
+    pub resends: Counter,
+    pub rounds: Counter,
+    pub refusals: Counter,
+    pub unknown_commits: Counter,
+    pub store_errors: Counter,
+    pub sink_errors: Counter,
+    pub assigned_partitions: Gauge,
+    pub budget_used_bytes: Gauge,
+    /// By partition: age of the oldest record that was read and is not done; 0 if there is none.
+    pub oldest_pending_ms: Family<PartitionLabels, Gauge>,
+}
+
+impl ProcessorMetrics {
+    pub fn register(registry: &mut Registry) -> Self {
+        let own = Self::default();
+        let r = registry.sub_registry_with_prefix("seriatim_processor");
+        r.register(
+            "arrivals",
+            "Records that were done, by what they did; duplicates over all is the duplicate rate",
+            own.outcomes.clone(),
+        );
+        r.register("resends", "Effects that were sent again after a crash", own.resends.clone());
+        r.register("paxos_rounds", "Conditional batches sent to the store", own.rounds.clone());
+        r.register("refused_batches", "Conditional batches that were refused and decided again", own.refusals.clone());
+        r.register("unknown_commits", "Conditional batches whose answer was lost", own.unknown_commits.clone());
+        r.register("store_errors", "Calls on the store that failed", own.store_errors.clone());
+        r.register("sink_errors", "Groups of effects that a sink did not take", own.sink_errors.clone());
+        r.register("assigned_partitions", "Partitions that this process owns", own.assigned_partitions.clone());
+        r.register("budget_used_bytes", "Bytes of the log in memory", own.budget_used_bytes.clone());
+        r.register(
+            "oldest_pending_milliseconds",
+            "Age of the oldest record that was read and is not done",
+            own.oldest_pending_ms.clone(),
+        );
+        own
+    }
+}

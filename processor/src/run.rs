@@ -1,0 +1,156 @@
+//! A processor: one task per partition that the log assigns, started and drained here.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use seriatim_schemas::declaration::Source;
+use seriatim_schemas::record::DecodeError;
+use seriatim_schemas::tables::{FIRST_EPOCH, FIRST_GENERATION};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info};
+
+use crate::budget::Budget;
+use crate::candidate::Declarations;
+use crate::config::ProcessorConfig;
+use crate::error::{LogError, RunError};
+use crate::log::{Floors, Log, LogEntry, LogEvent};
+use crate::metrics::ProcessorMetrics;
+use crate::partition::{Partition, Shared};
+use crate::settle::Settler;
+use crate::sink::Sink;
+use crate::store::Store;
+
+/// How often what has outlived its time is removed.
+const EXPIRE_INTERVAL_S: u64 = 600;
+
+/// What a processor is made of.
+pub struct Processor {
+    pub config: ProcessorConfig,
+    pub log: Arc<dyn Log>,
+    pub store: Arc<dyn Store>,
+    pub sources: Vec<Source>,
+    pub sinks: Vec<Arc<dyn Sink>>,
+    pub metrics: ProcessorMetrics,
+}
+
+struct Owned {
+    entries: mpsc::UnboundedSender<Vec<LogEntry>>,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Processor {
+    /// Runs until `stop`, then drains every partition. Ends by itself only where going on would lose records.
+    pub async fn run(self, stop: CancellationToken) -> Result<(), RunError> {
+        let budget = Budget::new(self.config.budget_bytes);
+        let (log, metrics) = (self.log.clone(), self.metrics.clone());
+        let expiring = tokio::spawn(expire(self.store.clone(), stop.clone()));
+        let shared = Arc::new(self.into_shared());
+        let mut events = log.start(budget.clone(), shared.floors.clone()).await?;
+        let mut owned: HashMap<i32, Owned> = HashMap::new();
+        let mut result = Ok(());
+        let mut leaving: Option<JoinHandle<()>> = None;
+        loop {
+            let event = tokio::select! {
+                biased;
+                event = events.recv() => event,
+                () = stop.cancelled(), if leaving.is_none() => {
+                    let log = log.clone();
+                    leaving = Some(tokio::spawn(async move { log.stop().await }));
+                    continue;
+                }
+                // The log has let go: what it had to say has been heard.
+                Some(_) = ended(&mut leaving) => break,
+            };
+            metrics.budget_used_bytes.set(budget.used() as i64);
+            match event {
+                Some(LogEvent::Assigned { partition, start }) => {
+                    info!(partition, start, "partition assigned");
+                    owned.insert(partition, own(&shared, partition, start));
+                }
+                Some(LogEvent::Entries { entries, .. }) if let Some(error) = newer_record(&entries) => {
+                    error!(%error, "a record is of a newer version");
+                    result = Err(error.into());
+                    stop.cancel();
+                }
+                Some(LogEvent::Entries { partition, entries }) => {
+                    // Entries of a partition that is gone are read by its new owner.
+                    if let Some(owned) = owned.get(&partition) {
+                        let _ = owned.entries.send(entries);
+                    }
+                }
+                Some(LogEvent::Revoked { partitions, drained }) => {
+                    drain(partitions.iter().filter_map(|p| owned.remove(p)).collect()).await;
+                    let _ = drained.send(());
+                }
+                Some(LogEvent::Failed(error)) => {
+                    error!(%error, "the log cannot be read on");
+                    result = Err(error.into());
+                    stop.cancel();
+                }
+                None => break,
+            }
+            metrics.assigned_partitions.set(owned.len() as i64);
+        }
+        drain(owned.into_values().collect()).await;
+        stop.cancel();
+        let _ = expiring.await;
+        result
+    }
+
+    fn into_shared(self) -> Shared {
+        let floors =
+            Floors { store: self.store.clone(), generation: FIRST_GENERATION.to_owned(), log: self.log.identity() };
+        let in_flight = Arc::new(Semaphore::new(self.config.groups_in_flight_max));
+        let declarations = Arc::new(Declarations::new(&self.sources));
+        let settler = Settler { store: self.store, declarations, config: self.config, metrics: self.metrics };
+        Shared { settler, log: self.log, floors, sinks: self.sinks, epoch: FIRST_EPOCH, in_flight }
+    }
+}
+
+/// A record that this process must not read: passing it by would lose it.
+fn newer_record(entries: &[LogEntry]) -> Option<LogError> {
+    let of = |entry: &LogEntry| match &entry.record {
+        Err(foreign) if matches!(foreign.error, DecodeError::Newer { .. }) => Some(foreign.error.to_string()),
+        _ => None,
+    };
+    entries.iter().find_map(of).map(LogError::Refused)
+}
+
+fn own(shared: &Arc<Shared>, partition: i32, start: i64) -> Owned {
+    let (entries, queue) = mpsc::unbounded_channel();
+    let stop = CancellationToken::new();
+    let task = tokio::spawn(Partition::new(shared.clone(), partition, start, stop.clone()).run(queue));
+    Owned { entries, stop, task }
+}
+
+async fn ended(task: &mut Option<JoinHandle<()>>) -> Option<()> {
+    match task {
+        Some(task) => task.await.ok().or(Some(())),
+        None => std::future::pending().await,
+    }
+}
+
+async fn drain(owned: Vec<Owned>) {
+    owned.iter().for_each(|o| o.stop.cancel());
+    for one in owned {
+        if let Err(error) = one.task.await {
+            error!(%error, "a partition's task ended badly; its records will be read again");
+        }
+    }
+}
+
+async fn expire(store: Arc<dyn Store>, stop: CancellationToken) {
+    let mut tick = tokio::time::interval(std::time::Duration::from_secs(EXPIRE_INTERVAL_S));
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = tick.tick() => {}
+        }
+        if let Err(error) = store.expire(jiff::Timestamp::now().as_second()).await {
+            info!(%error, "old rows stay until the next try");
+        }
+    }
+}

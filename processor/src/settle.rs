@@ -1,0 +1,217 @@
+//! Settles a group: read, decide, commit, until the store has said yes to all of it.
+//!
+//! Everything but a proven refusal is an unknown outcome, and there is one rule for all of them: read again
+//! (serially, after a lost answer) and decide again with the same attempt id. If the lost batch was applied,
+//! its rows carry the attempt and the verdicts come out as they were; if not, the same batch is built again.
+//! Two copies of one batch cannot both apply, since each tests the turn that it raises.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use seriatim_schemas::key::ObjectKey;
+use seriatim_schemas::record::Record;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+use uuid::Uuid;
+
+use crate::candidate::{Candidate, Cause, Declarations};
+use crate::config::ProcessorConfig;
+use crate::decide::{Decisions, Verdict, View, decide};
+use crate::error::StoreError;
+use crate::metrics::ProcessorMetrics;
+use crate::store::{Committed, Freshness, ObjectBatch, ObjectQuery, Store};
+
+/// Refusals of a whole group before its objects are committed one by one.
+const REFUSALS_OF_A_GROUP_MAX: u32 = 3;
+
+/// The records of one object, in the order of the log.
+#[derive(Debug, Clone)]
+pub struct Lane {
+    pub key: ObjectKey,
+    pub entries: Vec<Entry>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Entry {
+    pub record: Record,
+    pub candidate: Candidate,
+}
+
+pub struct Settler {
+    pub store: Arc<dyn Store>,
+    pub declarations: Arc<Declarations>,
+    pub config: ProcessorConfig,
+    pub metrics: ProcessorMetrics,
+}
+
+/// The group was given up: its partition is another's now, or the process stops.
+#[derive(Debug, PartialEq, Eq)]
+pub struct GivenUp;
+
+impl Settler {
+    /// The verdicts on all entries, lane by lane, all committed.
+    pub async fn settle(
+        &self,
+        bucket: u32,
+        lanes: &[Lane],
+        stop: &CancellationToken,
+    ) -> Result<Vec<Vec<Verdict>>, GivenUp> {
+        let attempt = Uuid::new_v4();
+        let mut freshness = Freshness::Quorum;
+        let mut refusals = 0;
+        let mut backoff = Backoff::new(&self.config);
+        loop {
+            let views = match self.read(bucket, lanes, freshness).await {
+                Ok(views) => views,
+                Err(error) => {
+                    warn!(bucket, %error, "read failed, trying again");
+                    self.metrics.store_errors.inc();
+                    backoff.wait(stop).await?;
+                    continue;
+                }
+            };
+            let now_ms = jiff::Timestamp::now().as_millisecond();
+            let decisions: Vec<_> =
+                lanes.iter().zip(&views).map(|(lane, view)| decide_lane(lane, view, attempt, now_ms)).collect();
+            let batches = self.batches(lanes, &views, &decisions);
+            if batches.is_empty() {
+                return Ok(decisions.into_iter().map(|d| d.verdicts).collect());
+            }
+            if batches.len() > 1
+                && batches.iter().map(ObjectBatch::size).sum::<usize>() > self.store.group_bounds().bytes
+            {
+                return self.settle_one_by_one(bucket, lanes, stop).await;
+            }
+            self.metrics.rounds.inc();
+            match self.store.commit(bucket, &batches).await {
+                Ok(Committed::Applied) => return Ok(decisions.into_iter().map(|d| d.verdicts).collect()),
+                Ok(Committed::Refused) => {
+                    self.metrics.refusals.inc();
+                    refusals += 1;
+                    freshness = Freshness::Quorum;
+                    if refusals >= REFUSALS_OF_A_GROUP_MAX && lanes.len() > 1 {
+                        return self.settle_one_by_one(bucket, lanes, stop).await;
+                    }
+                    if refusals >= REFUSALS_OF_A_GROUP_MAX {
+                        freshness = Freshness::Serial;
+                        backoff.wait(stop).await?;
+                    }
+                }
+                Err(StoreError::Rejected(reason)) => return self.on_rejected(bucket, lanes, stop, reason).await,
+                Err(error) => {
+                    warn!(bucket, %error, "commit failed, reading before anything else");
+                    self.metrics.store_errors.inc();
+                    if matches!(error, StoreError::Unknown(_)) {
+                        self.metrics.unknown_commits.inc();
+                    }
+                    freshness = Freshness::Serial;
+                    backoff.wait(stop).await?;
+                }
+            }
+        }
+    }
+
+    async fn settle_one_by_one(
+        &self,
+        bucket: u32,
+        lanes: &[Lane],
+        stop: &CancellationToken,
+    ) -> Result<Vec<Vec<Verdict>>, GivenUp> {
+        let mut all = Vec::with_capacity(lanes.len());
+        for lane in lanes {
+            all.extend(Box::pin(self.settle(bucket, std::slice::from_ref(lane), stop)).await?);
+        }
+        Ok(all)
+    }
+
+    /// A batch that can never be written: smaller ones may, and at last the event at fault stands alone.
+    async fn on_rejected(
+        &self,
+        bucket: u32,
+        lanes: &[Lane],
+        stop: &CancellationToken,
+        reason: String,
+    ) -> Result<Vec<Vec<Verdict>>, GivenUp> {
+        let [lane] = lanes else { return self.settle_one_by_one(bucket, lanes, stop).await };
+        if let [_] = lane.entries.as_slice() {
+            info!(key = %lane.key, reason, "the store refuses this event for good");
+            return Ok(vec![vec![Verdict::Dead(Cause { cause: "store_refused", detail: reason })]]);
+        }
+        let mut verdicts = Vec::with_capacity(lane.entries.len());
+        for entry in &lane.entries {
+            let alone = Lane { key: lane.key.clone(), entries: vec![entry.clone()] };
+            verdicts.extend(Box::pin(self.settle(bucket, &[alone], stop)).await?.remove(0));
+        }
+        Ok(vec![verdicts])
+    }
+
+    async fn read(&self, bucket: u32, lanes: &[Lane], freshness: Freshness) -> Result<Vec<View>, StoreError> {
+        let query = |lane: &Lane| {
+            let mut event_rows: Vec<_> = lane.entries.iter().map(|e| e.candidate.event_row.clone()).collect();
+            event_rows.sort();
+            event_rows.dedup();
+            ObjectQuery { key: lane.key.clone(), event_rows }
+        };
+        let queries: Vec<_> = lanes.iter().map(query).collect();
+        let mut views = self.store.read(bucket, &queries, freshness).await?;
+        // Arrivals matter only for rows that are a record's own: after a crash, seldom else. They are read
+        // after the rows; an arrival that is there by now proves the emit all the same.
+        let own = lanes.iter().zip(&views).flat_map(|(lane, view)| {
+            let mine =
+                |e: &&Entry| view.rows.get(&e.candidate.event_row).is_some_and(|row| row.record == e.candidate.record);
+            lane.entries
+                .iter()
+                .filter(mine)
+                .map(|e| (lane.key.clone(), e.candidate.event_row.clone(), e.candidate.record))
+        });
+        let own: Vec<_> = own.collect();
+        if !own.is_empty() {
+            let arrived = self.store.arrived(bucket, &own).await?;
+            views.iter_mut().for_each(|view| view.arrived.extend(&arrived));
+        }
+        Ok(views)
+    }
+
+    fn batches(&self, lanes: &[Lane], views: &[View], decisions: &[Decisions]) -> Vec<ObjectBatch> {
+        let batch = |((lane, view), decisions): ((&Lane, &View), &Decisions)| {
+            let key = &lane.key;
+            Some(ObjectBatch {
+                key: key.clone(),
+                turn: view.head.as_ref().map(|h| h.turn),
+                head: decisions.head.clone()?,
+                state: decisions.state_from.map(|index| self.declarations.state(&lane.entries[index].record)),
+                rows: decisions.rows.clone(),
+                rows_ttl_s: self.declarations.dedupe_window_s(&key.tenant, &key.source),
+            })
+        };
+        lanes.iter().zip(views).zip(decisions).filter_map(batch).collect()
+    }
+}
+
+fn decide_lane(lane: &Lane, view: &View, attempt: Uuid, now_ms: i64) -> Decisions {
+    let candidates: Vec<_> = lane.entries.iter().map(|e| e.candidate.clone()).collect();
+    decide(view, &candidates, attempt, now_ms)
+}
+
+/// Waits that double, up to a limit, with a share of chance so that many do not come back at once.
+#[derive(Debug)]
+pub struct Backoff {
+    next_ms: u64,
+    max_ms: u64,
+}
+
+impl Backoff {
+    pub fn new(config: &ProcessorConfig) -> Self {
+        Self { next_ms: config.retry_min_ms, max_ms: config.retry_max_ms }
+    }
+
+    pub async fn wait(&mut self, stop: &CancellationToken) -> Result<(), GivenUp> {
+        let jitter = Uuid::new_v4().as_u128() as u64 % (self.next_ms / 2 + 1);
+        let wait = Duration::from_millis(self.next_ms / 2 + jitter);
+        self.next_ms = (self.next_ms * 2).min(self.max_ms);
+        tokio::select! {
+            () = tokio::time::sleep(wait) => Ok(()),
+            () = stop.cancelled() => Err(GivenUp),
+        }
+    }
+}

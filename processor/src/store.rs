@@ -1,0 +1,115 @@
+//! How to apply: read a bucket's objects, commit their decisions under conditions, record what arrived.
+//! One conformance suite runs on every store.
+
+#[cfg(feature = "cql")]
+pub mod cql;
+pub mod memory;
+pub mod sqlite;
+
+use async_trait::async_trait;
+use seriatim_schemas::id::RecordId;
+use seriatim_schemas::key::ObjectKey;
+use seriatim_schemas::row::{ArrivalRow, DeadLetter, EventRow, Head, State};
+
+use crate::decide::View;
+use crate::error::StoreError;
+
+/// What to read of one object.
+#[derive(Debug, Clone)]
+pub struct ObjectQuery {
+    pub key: ObjectKey,
+    /// Event rows to look for, each once.
+    pub event_rows: Vec<String>,
+}
+
+/// What to commit of one object, under the condition that its turn is still `turn`.
+#[derive(Debug, Clone)]
+pub struct ObjectBatch {
+    pub key: ObjectKey,
+    /// The turn that was read; none for an object never seen.
+    pub turn: Option<i64>,
+    pub head: Head,
+    /// The new state, where it changes.
+    pub state: Option<State>,
+    /// Each must not exist yet.
+    pub rows: Vec<EventRow>,
+    /// How long the rows live, in seconds.
+    pub rows_ttl_s: u64,
+}
+
+impl ObjectBatch {
+    /// Roughly the bytes of its values.
+    pub fn size(&self) -> usize {
+        const ROW: usize = 300;
+        self.state.as_ref().map_or(0, |s| s.0.len()) + ROW * (1 + self.rows.len())
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Committed {
+    /// All of it.
+    Applied,
+    /// Nothing: a condition did not hold.
+    Refused,
+}
+
+/// How fresh a read must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Freshness {
+    Quorum,
+    /// Sees, or ends, every conditional batch that was begun before: after a lost answer.
+    Serial,
+}
+
+#[derive(Debug, Clone)]
+pub struct Arrival {
+    pub key: ObjectKey,
+    pub row: ArrivalRow,
+    pub ttl_s: u64,
+}
+
+/// Names the low watermark of one partition.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct FloorKey {
+    pub generation: String,
+    pub topic: String,
+    /// Names this incarnation of the topic: one made anew under the old name is another.
+    pub topic_id: String,
+    pub partition: i32,
+}
+
+/// How much is decided and committed together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GroupBounds {
+    pub events: usize,
+    pub objects: usize,
+    /// Values of one commit.
+    pub bytes: usize,
+}
+
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    /// Objects of one bucket are committed together.
+    fn buckets(&self) -> u32;
+
+    fn group_bounds(&self) -> GroupBounds;
+
+    /// Heads and event rows, in the order of `queries`, of one moment for each object.
+    async fn read(&self, bucket: u32, queries: &[ObjectQuery], freshness: Freshness) -> Result<Vec<View>, StoreError>;
+
+    /// Which of these records have their arrival recorded.
+    async fn arrived(&self, bucket: u32, of: &[(ObjectKey, String, RecordId)]) -> Result<Vec<RecordId>, StoreError>;
+
+    /// Commits all batches or none.
+    async fn commit(&self, bucket: u32, batches: &[ObjectBatch]) -> Result<Committed, StoreError>;
+
+    /// Writes arrivals and dead letters; doing so again changes nothing.
+    async fn record(&self, bucket: u32, arrivals: &[Arrival], dead: &[DeadLetter]) -> Result<(), StoreError>;
+
+    async fn floor(&self, key: &FloorKey) -> Result<Option<i64>, StoreError>;
+
+    async fn set_floor(&self, key: &FloorKey, next_offset: i64) -> Result<(), StoreError>;
+
+    /// Removes what has outlived its time, where the store does not do so itself.
+    async fn expire(&self, now_s: i64) -> Result<(), StoreError>;
+}

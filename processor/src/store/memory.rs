@@ -1,0 +1,165 @@
+//! A store in memory: for tests, and the reference that the others are compared with.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use seriatim_schemas::id::{RecordId, arrival_row};
+use seriatim_schemas::key::ObjectKey;
+use seriatim_schemas::row::{DeadLetter, EventRow, Head, State};
+
+use super::{Arrival, Committed, FloorKey, Freshness, GroupBounds, ObjectBatch, ObjectQuery, Store};
+use crate::decide::View;
+use crate::error::StoreError;
+use crate::inspect::{Inspect, ObjectState};
+
+#[derive(Debug, Default)]
+struct Tables {
+    heads: BTreeMap<ObjectKey, (Head, Option<State>)>,
+    events: BTreeMap<(ObjectKey, String), EventRow>,
+    arrivals: BTreeMap<(ObjectKey, String), Arrival>,
+    dead: BTreeMap<(String, String, String, String), DeadLetter>,
+    floors: HashMap<FloorKey, i64>,
+}
+
+#[derive(Debug, Clone)]
+pub struct MemoryStore {
+    tables: Arc<Mutex<Tables>>,
+    buckets: u32,
+}
+
+impl MemoryStore {
+    pub fn new(buckets: u32) -> Self {
+        Self { tables: Arc::default(), buckets }
+    }
+
+    fn tables(&self) -> std::sync::MutexGuard<'_, Tables> {
+        self.tables.lock().expect("no panic while locked")
+    }
+}
+
+#[async_trait]
+impl Store for MemoryStore {
+    fn buckets(&self) -> u32 {
+        self.buckets
+    }
+
+    fn group_bounds(&self) -> GroupBounds {
+        GroupBounds { events: 50, objects: 25, bytes: 512 * 1024 }
+    }
+
+    async fn read(
+        &self,
+        _bucket: u32,
+        queries: &[ObjectQuery],
+        _freshness: Freshness,
+    ) -> Result<Vec<View>, StoreError> {
+        let tables = self.tables();
+        let view = |query: &ObjectQuery| {
+            let row = |row: &String| Some((row.clone(), tables.events.get(&(query.key.clone(), row.clone()))?.clone()));
+            View {
+                head: tables.heads.get(&query.key).map(|(head, _)| head.clone()),
+                rows: query.event_rows.iter().filter_map(row).collect(),
+                arrived: Default::default(),
+            }
+        };
+        Ok(queries.iter().map(view).collect())
+    }
+
+    async fn arrived(&self, _bucket: u32, of: &[(ObjectKey, String, RecordId)]) -> Result<Vec<RecordId>, StoreError> {
+        let tables = self.tables();
+        let is_there = |(key, row, record): &&(ObjectKey, String, RecordId)| {
+            tables.arrivals.contains_key(&(key.clone(), arrival_row(row, record)))
+        };
+        Ok(of.iter().filter(is_there).map(|(_, _, record)| *record).collect())
+    }
+
+    async fn commit(&self, _bucket: u32, batches: &[ObjectBatch]) -> Result<Committed, StoreError> {
+        let mut tables = self.tables();
+        for batch in batches {
+            let turn = tables.heads.get(&batch.key).map(|(head, _)| head.turn);
+            let has_row = |row: &EventRow| tables.events.contains_key(&(batch.key.clone(), row.row.clone()));
+            if turn != batch.turn || batch.rows.iter().any(has_row) {
+                return Ok(Committed::Refused);
+            }
+        }
+        for batch in batches {
+            let before = tables.heads.remove(&batch.key).and_then(|(_, state)| state);
+            tables.heads.insert(batch.key.clone(), (batch.head.clone(), batch.state.clone().or(before)));
+            for row in &batch.rows {
+                tables.events.insert((batch.key.clone(), row.row.clone()), row.clone());
+            }
+        }
+        Ok(Committed::Applied)
+    }
+
+    async fn record(&self, _bucket: u32, arrivals: &[Arrival], dead: &[DeadLetter]) -> Result<(), StoreError> {
+        let mut tables = self.tables();
+        for arrival in arrivals {
+            let row = arrival_row(&arrival.row.event_row, &arrival.row.record);
+            tables.arrivals.insert((arrival.key.clone(), row), arrival.clone());
+        }
+        for letter in dead {
+            let key = (letter.tenant.clone(), letter.source.clone(), letter.object.clone(), letter.event_row.clone());
+            tables.dead.insert(key, letter.clone());
+        }
+        Ok(())
+    }
+
+    async fn floor(&self, key: &FloorKey) -> Result<Option<i64>, StoreError> {
+        Ok(self.tables().floors.get(key).copied())
+    }
+
+    async fn set_floor(&self, key: &FloorKey, next_offset: i64) -> Result<(), StoreError> {
+        let mut tables = self.tables();
+        let floor = tables.floors.entry(key.clone()).or_insert(next_offset);
+        *floor = next_offset.max(*floor);
+        Ok(())
+    }
+
+    async fn expire(&self, _now_s: i64) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Inspect for MemoryStore {
+    async fn object(&self, key: &ObjectKey) -> Result<Option<ObjectState>, StoreError> {
+        let found = self.tables().heads.get(key).cloned();
+        Ok(found.map(|(head, state)| ObjectState { key: key.clone(), head, state }))
+    }
+
+    async fn objects(&self, tenant: &str, source: &str) -> Result<Vec<ObjectState>, StoreError> {
+        let tables = self.tables();
+        let of = tables.heads.iter().filter(|(key, _)| key.tenant == tenant && key.source == source);
+        Ok(of
+            .map(|(key, (head, state))| ObjectState { key: key.clone(), head: head.clone(), state: state.clone() })
+            .collect())
+    }
+
+    async fn events(&self, key: &ObjectKey) -> Result<Vec<EventRow>, StoreError> {
+        let tables = self.tables();
+        Ok(tables.events.iter().filter(|((k, _), _)| k == key).map(|(_, row)| row.clone()).collect())
+    }
+
+    async fn arrivals(&self, key: &ObjectKey) -> Result<Vec<Arrival>, StoreError> {
+        let tables = self.tables();
+        Ok(tables.arrivals.iter().filter(|((k, _), _)| k == key).map(|(_, a)| a.clone()).collect())
+    }
+
+    async fn trace(&self, tenant: &str, source: &str, event_id: &str) -> Result<Vec<Arrival>, StoreError> {
+        let tables = self.tables();
+        let is_it = |a: &&Arrival| a.key.tenant == tenant && a.key.source == source && a.row.event_id == event_id;
+        Ok(tables.arrivals.values().filter(is_it).cloned().collect())
+    }
+
+    async fn dead(&self, tenant: Option<&str>, source: Option<&str>) -> Result<Vec<DeadLetter>, StoreError> {
+        let tables = self.tables();
+        let is_it = |l: &&DeadLetter| tenant.is_none_or(|t| l.tenant == t) && source.is_none_or(|s| l.source == s);
+        Ok(tables.dead.values().filter(is_it).cloned().collect())
+    }
+
+    async fn floors(&self) -> Result<Vec<(FloorKey, i64)>, StoreError> {
+        Ok(self.tables().floors.iter().map(|(key, next)| (key.clone(), *next)).collect())
+    }
+}

@@ -1,0 +1,563 @@
+//! The embedded store: one SQLite file, one thread that owns its connection.
+//!
+//! The protocol is that of the distributed store, so that one suite tests both: conditions on turn and on
+//! rows that must not exist, all or nothing. There is one bucket, so a group spans all objects, and a group
+//! is one synced commit.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Row, TransactionBehavior, params};
+use seriatim_schemas::id::{RecordId, Sha256Digest};
+use seriatim_schemas::key::ObjectKey;
+use seriatim_schemas::outcome::Outcome;
+use seriatim_schemas::record::{headers_from_json, headers_to_json};
+use seriatim_schemas::row::{ArrivalRow, DeadLetter, EventRow, Head, Snapshot, State};
+use seriatim_schemas::tables::{SQL_STATE, TABLES_VERSION};
+use seriatim_schemas::version::OrderKey;
+use tokio::sync::{mpsc, oneshot};
+use uuid::Uuid;
+
+use super::{Arrival, Committed, FloorKey, Freshness, GroupBounds, ObjectBatch, ObjectQuery, Store};
+use crate::decide::View;
+use crate::error::StoreError;
+use crate::inspect::{Inspect, ObjectState};
+
+/// Name of the store's file in its folder.
+pub const STATE_FILE: &str = "state.db";
+
+/// Most expired rows removed in one transaction, so that a commit never waits long behind it.
+const EXPIRE_ROWS_MAX: usize = 2000;
+
+type Job = Box<dyn FnOnce(&mut Connection) + Send>;
+
+#[derive(Debug)]
+pub struct SqliteStore {
+    jobs: mpsc::UnboundedSender<Job>,
+}
+
+impl SqliteStore {
+    /// Opens or makes the store in `folder`.
+    pub fn open(folder: &Path) -> Result<Self, StoreError> {
+        let connection = open_for_writing(&folder.join(STATE_FILE))?;
+        Self::start(connection)
+    }
+
+    /// Opens an existing store to look into it; a processor may be at work on it.
+    pub fn open_read_only(folder: &Path) -> Result<Self, StoreError> {
+        let path: PathBuf = folder.join(STATE_FILE);
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(&path, flags)
+            .map_err(|e| StoreError::Unavailable(format!("{}: {e}", path.display())))?;
+        connection.busy_timeout(Duration::from_secs(5)).map_err(|e| failed(&e))?;
+        Self::start(connection)
+    }
+
+    fn start(mut connection: Connection) -> Result<Self, StoreError> {
+        connection.set_prepared_statement_cache_capacity(32);
+        let (jobs, mut queue) = mpsc::unbounded_channel::<Job>();
+        let work = move || {
+            while let Some(job) = queue.blocking_recv() {
+                job(&mut connection);
+            }
+        };
+        let spawned = std::thread::Builder::new().name("state".into()).spawn(work);
+        spawned.map_err(|e| StoreError::Unavailable(e.to_string()))?;
+        Ok(Self { jobs })
+    }
+
+    /// Runs `job` on the thread that owns the connection.
+    async fn call<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (done, result) = oneshot::channel();
+        let job: Job = Box::new(move |connection| {
+            let _ = done.send(job(connection));
+        });
+        let gone = || StoreError::Unavailable("the store's thread has ended".to_owned());
+        self.jobs.send(job).map_err(|_| gone())?;
+        result.await.map_err(|_| gone())?.map_err(|e| failed(&e))
+    }
+}
+
+fn open_for_writing(path: &Path) -> Result<Connection, StoreError> {
+    let open = || {
+        let connection = Connection::open(path)?;
+        connection.busy_timeout(Duration::from_secs(5))?;
+        connection.pragma_update(None, "journal_mode", "WAL")?;
+        connection.pragma_update(None, "synchronous", "FULL")?;
+        connection.pragma_update(None, "cache_size", -65536)?;
+        connection.pragma_update(None, "wal_autocheckpoint", 4000)?;
+        connection.execute_batch(SQL_STATE)?;
+        let version = TABLES_VERSION.to_string();
+        connection
+            .execute("INSERT INTO fixed (name, value) VALUES ('tables', ?1) ON CONFLICT DO NOTHING", [&version])?;
+        let found: String = connection.query_row("SELECT value FROM fixed WHERE name = 'tables'", [], |r| r.get(0))?;
+        Ok((connection, found))
+    };
+    let (connection, found) =
+        open().map_err(|e: rusqlite::Error| StoreError::Unavailable(format!("{}: {e}", path.display())))?;
+    if found == TABLES_VERSION.to_string() {
+        Ok(connection)
+    } else {
+        Err(StoreError::Corrupt(format!(
+            "tables are of version {found}, this process knows {TABLES_VERSION}: upgrade it"
+        )))
+    }
+}
+
+/// A transaction of SQLite is written whole or not at all, and its answer is never lost while we live.
+fn failed(error: &rusqlite::Error) -> StoreError {
+    match error {
+        rusqlite::Error::FromSqlConversionFailure(..) => StoreError::Corrupt(error.to_string()),
+        _ => match error.sqlite_error_code() {
+            Some(ErrorCode::TooBig) => StoreError::Rejected(error.to_string()),
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => StoreError::Corrupt(error.to_string()),
+            _ => StoreError::Unavailable(error.to_string()),
+        },
+    }
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    fn buckets(&self) -> u32 {
+        1
+    }
+
+    fn group_bounds(&self) -> GroupBounds {
+        // A group is one synced commit, whatever it spans.
+        GroupBounds { events: 512, objects: 512, bytes: 8 * 1024 * 1024 }
+    }
+
+    async fn read(
+        &self,
+        _bucket: u32,
+        queries: &[ObjectQuery],
+        _freshness: Freshness,
+    ) -> Result<Vec<View>, StoreError> {
+        let queries = queries.to_vec();
+        self.call(move |connection| {
+            let snapshot = connection.transaction()?;
+            queries.iter().map(|query| read_view(&snapshot, query)).collect()
+        })
+        .await
+    }
+
+    async fn arrived(&self, _bucket: u32, of: &[(ObjectKey, String, RecordId)]) -> Result<Vec<RecordId>, StoreError> {
+        let of = of.to_vec();
+        self.call(move |connection| {
+            let sql = "SELECT 1 FROM arrival WHERE tenant = ?1 AND source = ?2 AND object = ?3 AND event = ?4 AND record = ?5";
+            let mut statement = connection.prepare_cached(sql)?;
+            let mut out = Vec::new();
+            for (key, row, record) in of {
+                if statement.exists(params![key.tenant, key.source, key.object, row, record.to_string()])? {
+                    out.push(record);
+                }
+            }
+            Ok(out)
+        })
+        .await
+    }
+
+    async fn commit(&self, _bucket: u32, batches: &[ObjectBatch]) -> Result<Committed, StoreError> {
+        let batches = batches.to_vec();
+        self.call(move |connection| {
+            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            for batch in &batches {
+                if !write_batch(&transaction, batch)? {
+                    transaction.rollback()?;
+                    return Ok(Committed::Refused);
+                }
+            }
+            transaction.commit()?;
+            Ok(Committed::Applied)
+        })
+        .await
+    }
+
+    async fn record(&self, _bucket: u32, arrivals: &[Arrival], dead: &[DeadLetter]) -> Result<(), StoreError> {
+        let (arrivals, dead) = (arrivals.to_vec(), dead.to_vec());
+        self.call(move |connection| {
+            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            for arrival in &arrivals {
+                write_arrival(&transaction, arrival)?;
+            }
+            for letter in &dead {
+                write_dead(&transaction, letter)?;
+            }
+            transaction.commit()
+        })
+        .await
+    }
+
+    async fn floor(&self, key: &FloorKey) -> Result<Option<i64>, StoreError> {
+        let key = key.clone();
+        self.call(move |connection| {
+            let sql = "SELECT next_offset FROM floor WHERE generation = ?1 AND topic = ?2 AND topic_id = ?3 AND partition = ?4";
+            connection.query_row(sql, params![key.generation, key.topic, key.topic_id, key.partition], |row| row.get(0)).optional()
+        })
+        .await
+    }
+
+    async fn set_floor(&self, key: &FloorKey, next_offset: i64) -> Result<(), StoreError> {
+        let key = key.clone();
+        self.call(move |connection| {
+            let sql =
+                "INSERT INTO floor (generation, topic, topic_id, partition, next_offset) VALUES (?1, ?2, ?3, ?4, ?5)
+                       ON CONFLICT DO UPDATE SET next_offset = max(next_offset, excluded.next_offset)";
+            connection
+                .execute(sql, params![key.generation, key.topic, key.topic_id, key.partition, next_offset])
+                .map(|_| ())
+        })
+        .await
+    }
+
+    async fn expire(&self, now_s: i64) -> Result<(), StoreError> {
+        loop {
+            let removed = self.call(move |connection| {
+                let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+                let mut removed = 0;
+                for (table, key) in [("event", "row"), ("arrival", "event, record")] {
+                    let columns = format!("tenant, source, object, {key}");
+                    let old = format!("SELECT {columns} FROM {table} WHERE expires_s < ?1 LIMIT ?2");
+                    let sql = format!("DELETE FROM {table} WHERE ({columns}) IN ({old})");
+                    removed += transaction.execute(&sql, params![now_s, EXPIRE_ROWS_MAX as i64])?;
+                }
+                transaction.commit()?;
+                Ok(removed)
+            });
+            if removed.await? < EXPIRE_ROWS_MAX {
+                return Ok(());
+            }
+        }
+    }
+}
+
+const HEAD_COLUMNS: &str = "rev, turn, order_key, version, type, event, record, digest, deleted";
+const EVENT_COLUMNS: &str = "row, outcome, rev, type, version, digest, record, attempt, position, decided_ms";
+
+fn read_view(connection: &Connection, query: &ObjectQuery) -> rusqlite::Result<View> {
+    let ObjectKey { tenant, source, object } = &query.key;
+    let sql = format!("SELECT {HEAD_COLUMNS} FROM head WHERE tenant = ?1 AND source = ?2 AND object = ?3");
+    let head = connection.prepare_cached(&sql)?.query_row(params![tenant, source, object], read_head).optional()?;
+    let mut rows = HashMap::new();
+    // An object never seen has no events either.
+    if head.is_some() {
+        let sql =
+            format!("SELECT {EVENT_COLUMNS} FROM event WHERE tenant = ?1 AND source = ?2 AND object = ?3 AND row = ?4");
+        let mut statement = connection.prepare_cached(&sql)?;
+        for row in &query.event_rows {
+            if let Some(found) = statement.query_row(params![tenant, source, object, row], read_event).optional()? {
+                rows.insert(row.clone(), found);
+            }
+        }
+    }
+    Ok(View { head, rows, arrived: Default::default() })
+}
+
+fn read_head(row: &Row<'_>) -> rusqlite::Result<Head> {
+    let order_key: Option<Vec<u8>> = row.get(2)?;
+    let snapshot = order_key.map(|order_key| {
+        Ok::<_, rusqlite::Error>(Snapshot {
+            order_key: OrderKey(order_key),
+            version: row.get(3)?,
+            event_type: row.get(4)?,
+            event_row: row.get(5)?,
+            record: parsed(row, 6)?,
+            digest: read_digest(row, 7)?,
+            deleted: row.get(8)?,
+        })
+    });
+    Ok(Head { rev: row.get(0)?, turn: row.get(1)?, snapshot: snapshot.transpose()? })
+}
+
+fn read_event(row: &Row<'_>) -> rusqlite::Result<EventRow> {
+    Ok(EventRow {
+        row: row.get(0)?,
+        outcome: read_outcome(row, 1)?,
+        rev: row.get(2)?,
+        event_type: row.get(3)?,
+        version: row.get(4)?,
+        digest: read_digest(row, 5)?,
+        record: parsed(row, 6)?,
+        attempt: parsed::<Uuid>(row, 7)?,
+        position: row.get(8)?,
+        decided_ms: row.get(9)?,
+    })
+}
+
+fn conversion(column: usize, message: String) -> rusqlite::Error {
+    rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Text, message.into())
+}
+
+fn parsed<T: FromStr>(row: &Row<'_>, column: usize) -> rusqlite::Result<T>
+where
+    T::Err: std::fmt::Display,
+{
+    let text: String = row.get(column)?;
+    text.parse().map_err(|e: T::Err| conversion(column, e.to_string()))
+}
+
+fn read_digest(row: &Row<'_>, column: usize) -> rusqlite::Result<Sha256Digest> {
+    let bytes: Vec<u8> = row.get(column)?;
+    Sha256Digest::from_slice(&bytes).ok_or_else(|| conversion(column, "a digest is not 32 bytes".to_owned()))
+}
+
+fn read_outcome(row: &Row<'_>, column: usize) -> rusqlite::Result<Outcome> {
+    let text: String = row.get(column)?;
+    Outcome::parse(&text).ok_or_else(|| conversion(column, format!("outcome {text:?} is unknown")))
+}
+
+/// Writes one object's part of a batch; false if a condition does not hold.
+fn write_batch(connection: &Connection, batch: &ObjectBatch) -> rusqlite::Result<bool> {
+    let ObjectKey { tenant, source, object } = &batch.key;
+    for row in &batch.rows {
+        let sql = "INSERT INTO event (tenant, source, object, row, outcome, rev, type, version, digest, record, attempt, position, decided_ms, expires_s)
+                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14) ON CONFLICT DO NOTHING";
+        let expires_s = row.decided_ms / 1000 + i64::try_from(batch.rows_ttl_s).unwrap_or(i64::MAX / 2000);
+        let inserted = connection.prepare_cached(sql)?.execute(params![
+            tenant,
+            source,
+            object,
+            row.row,
+            row.outcome.as_str(),
+            row.rev,
+            row.event_type,
+            row.version,
+            &row.digest.0[..],
+            row.record.to_string(),
+            row.attempt.to_string(),
+            row.position,
+            row.decided_ms,
+            expires_s
+        ])?;
+        if inserted == 0 {
+            return Ok(false);
+        }
+    }
+    let state = batch.state.as_ref().map(State::encode);
+    let snapshot = batch.head.snapshot.as_ref();
+    let values = params![
+        tenant,
+        source,
+        object,
+        batch.head.rev,
+        batch.head.turn,
+        snapshot.map(|s| s.order_key.0.as_slice()),
+        snapshot.map(|s| s.version.as_str()),
+        snapshot.map(|s| s.event_type.as_str()),
+        snapshot.map(|s| s.event_row.as_str()),
+        snapshot.map(|s| s.record.to_string()),
+        snapshot.map(|s| s.digest.0.as_slice()),
+        snapshot.map(|s| s.deleted),
+        state,
+        batch.turn
+    ];
+    let sql = match batch.turn {
+        None => {
+            "INSERT INTO head (tenant, source, object, rev, turn, order_key, version, type, event, record, digest, deleted, state)
+             SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13 WHERE ?14 IS NULL ON CONFLICT DO NOTHING"
+        }
+        Some(_) => {
+            "UPDATE head SET rev = ?4, turn = ?5, order_key = ?6, version = ?7, type = ?8, event = ?9, record = ?10, digest = ?11, deleted = ?12,
+             state = coalesce(?13, state) WHERE tenant = ?1 AND source = ?2 AND object = ?3 AND turn IS ?14"
+        }
+    };
+    Ok(connection.prepare_cached(sql)?.execute(values)? == 1)
+}
+
+fn write_arrival(connection: &Connection, arrival: &Arrival) -> rusqlite::Result<()> {
+    let sql = "INSERT OR REPLACE INTO arrival (tenant, source, object, event, record, event_id, outcome, detail, position, recorded_ms, done_ms, expires_s)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
+    let (key, row) = (&arrival.key, &arrival.row);
+    let expires_s = row.done_ms / 1000 + i64::try_from(arrival.ttl_s).unwrap_or(i64::MAX / 2000);
+    let outcome = row.outcome.as_str();
+    let record = row.record.to_string();
+    let (event, id, detail, position) = (&row.event_row, &row.event_id, &row.detail, &row.position);
+    connection.prepare_cached(sql)?.execute(params![
+        key.tenant,
+        key.source,
+        key.object,
+        event,
+        record,
+        id,
+        outcome,
+        detail,
+        position,
+        row.recorded_ms,
+        row.done_ms,
+        expires_s
+    ])?;
+    Ok(())
+}
+
+fn write_dead(connection: &Connection, letter: &DeadLetter) -> rusqlite::Result<()> {
+    let sql = "INSERT OR REPLACE INTO dead (tenant, source, object, event, event_id, type, record, cause, detail, position, recorded_ms, dead_ms, headers, value)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)";
+    connection.prepare_cached(sql)?.execute(params![
+        letter.tenant,
+        letter.source,
+        letter.object,
+        letter.event_row,
+        letter.event_id,
+        letter.event_type,
+        letter.record.to_string(),
+        letter.cause,
+        letter.detail,
+        letter.position,
+        letter.recorded_ms,
+        letter.dead_ms,
+        headers_to_json(&letter.headers),
+        &letter.value[..]
+    ])?;
+    Ok(())
+}
+
+#[async_trait]
+impl Inspect for SqliteStore {
+    async fn object(&self, key: &ObjectKey) -> Result<Option<ObjectState>, StoreError> {
+        let all = self.objects_where(
+            "tenant = ?1 AND source = ?2 AND object = ?3",
+            vec![key.tenant.clone(), key.source.clone(), key.object.clone()],
+        );
+        Ok(all.await?.pop())
+    }
+
+    async fn objects(&self, tenant: &str, source: &str) -> Result<Vec<ObjectState>, StoreError> {
+        self.objects_where("tenant = ?1 AND source = ?2", vec![tenant.to_owned(), source.to_owned()]).await
+    }
+
+    async fn events(&self, key: &ObjectKey) -> Result<Vec<EventRow>, StoreError> {
+        let key = key.clone();
+        self.call(move |connection| {
+            let sql = format!(
+                "SELECT {EVENT_COLUMNS} FROM event WHERE tenant = ?1 AND source = ?2 AND object = ?3 ORDER BY rev"
+            );
+            let mut statement = connection.prepare_cached(&sql)?;
+            let rows = statement.query_map(params![key.tenant, key.source, key.object], read_event)?;
+            rows.collect()
+        })
+        .await
+    }
+
+    async fn arrivals(&self, key: &ObjectKey) -> Result<Vec<Arrival>, StoreError> {
+        self.arrivals_where(
+            "tenant = ?1 AND source = ?2 AND object = ?3",
+            vec![key.tenant.clone(), key.source.clone(), key.object.clone()],
+        )
+        .await
+    }
+
+    async fn trace(&self, tenant: &str, source: &str, event_id: &str) -> Result<Vec<Arrival>, StoreError> {
+        self.arrivals_where(
+            "tenant = ?1 AND source = ?2 AND event_id = ?3",
+            vec![tenant.to_owned(), source.to_owned(), event_id.to_owned()],
+        )
+        .await
+    }
+
+    async fn dead(&self, tenant: Option<&str>, source: Option<&str>) -> Result<Vec<DeadLetter>, StoreError> {
+        let (tenant, source) = (tenant.map(str::to_owned), source.map(str::to_owned));
+        self.call(move |connection| {
+            let sql = "SELECT tenant, source, object, event, event_id, type, record, cause, detail, position, recorded_ms, dead_ms, headers, value
+                       FROM dead WHERE (?1 IS NULL OR tenant = ?1) AND (?2 IS NULL OR source = ?2) ORDER BY dead_ms";
+            let mut statement = connection.prepare_cached(sql)?;
+            let rows = statement.query_map(params![tenant, source], read_dead)?;
+            rows.collect()
+        })
+        .await
+    }
+
+    async fn floors(&self) -> Result<Vec<(FloorKey, i64)>, StoreError> {
+        self.call(move |connection| {
+            let mut statement =
+                connection.prepare("SELECT generation, topic, topic_id, partition, next_offset FROM floor")?;
+            let read = |row: &Row<'_>| {
+                let key = FloorKey {
+                    generation: row.get(0)?,
+                    topic: row.get(1)?,
+                    topic_id: row.get(2)?,
+                    partition: row.get(3)?,
+                };
+                Ok((key, row.get(4)?))
+            };
+            let rows = statement.query_map([], read)?;
+            rows.collect()
+        })
+        .await
+    }
+}
+
+impl SqliteStore {
+    async fn objects_where(&self, condition: &str, values: Vec<String>) -> Result<Vec<ObjectState>, StoreError> {
+        let sql =
+            format!("SELECT {HEAD_COLUMNS}, tenant, source, object, state FROM head WHERE {condition} ORDER BY object");
+        self.call(move |connection| {
+            let mut statement = connection.prepare(&sql)?;
+            let read = |row: &Row<'_>| {
+                let key =
+                    ObjectKey::new(row.get::<_, String>(9)?, row.get::<_, String>(10)?, row.get::<_, String>(11)?);
+                let state: Option<Vec<u8>> = row.get(12)?;
+                let state = state.map(|s| State::decode(&s)).transpose().map_err(|e| conversion(12, e.to_string()))?;
+                Ok(ObjectState { key, head: read_head(row)?, state })
+            };
+            let rows = statement.query_map(rusqlite::params_from_iter(values), read)?;
+            rows.collect()
+        })
+        .await
+    }
+
+    async fn arrivals_where(&self, condition: &str, values: Vec<String>) -> Result<Vec<Arrival>, StoreError> {
+        let columns = "tenant, source, object, event, record, event_id, outcome, detail, position, recorded_ms, done_ms, expires_s";
+        let sql = format!("SELECT {columns} FROM arrival WHERE {condition} ORDER BY recorded_ms, record");
+        self.call(move |connection| {
+            let mut statement = connection.prepare(&sql)?;
+            let rows = statement.query_map(rusqlite::params_from_iter(values), read_arrival)?;
+            rows.collect()
+        })
+        .await
+    }
+}
+
+fn read_arrival(row: &Row<'_>) -> rusqlite::Result<Arrival> {
+    let key = ObjectKey::new(row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get::<_, String>(2)?);
+    let done_ms: i64 = row.get(10)?;
+    let expires_s: i64 = row.get(11)?;
+    let arrival = ArrivalRow {
+        event_row: row.get(3)?,
+        record: parsed(row, 4)?,
+        event_id: row.get(5)?,
+        outcome: read_outcome(row, 6)?,
+        detail: row.get(7)?,
+        position: row.get(8)?,
+        recorded_ms: row.get(9)?,
+        done_ms,
+    };
+    Ok(Arrival { key, row: arrival, ttl_s: u64::try_from(expires_s - done_ms / 1000).unwrap_or(0) })
+}
+
+fn read_dead(row: &Row<'_>) -> rusqlite::Result<DeadLetter> {
+    let headers: Vec<u8> = row.get(12)?;
+    let value: Vec<u8> = row.get(13)?;
+    Ok(DeadLetter {
+        tenant: row.get(0)?,
+        source: row.get(1)?,
+        object: row.get(2)?,
+        event_row: row.get(3)?,
+        event_id: row.get(4)?,
+        event_type: row.get(5)?,
+        record: parsed(row, 6)?,
+        cause: row.get(7)?,
+        detail: row.get(8)?,
+        position: row.get(9)?,
+        recorded_ms: row.get(10)?,
+        dead_ms: row.get(11)?,
+        headers: headers_from_json(&headers).map_err(|e| conversion(12, e.to_string()))?,
+        value: Bytes::from(value),
+    })
+}
