@@ -1,0 +1,36 @@
+//! `run`: serve with a configuration file.
+
+use std::process::ExitCode;
+
+use clap::{Parser, ValueEnum};
+
+use super::Context;
+use crate::logging;
+use crate::service::{Roles, Service};
+
+/// Serve: the edge, the processor, or both
+#[derive(Debug, Parser)]
+pub struct Args {
+    /// Which parts this process runs
+    #[arg(long, value_enum, default_value_t = Role::All)]
+    role: Role,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Role {
+    All,
+    Ingest,
+    Processor,
+}
+
+pub async fn main(context: &Context, args: Args) -> anyhow::Result<ExitCode> {
+    logging::start("info");
+    let config = context.load()?;
+    let roles = match args.role {
+        Role::All => Roles { ingest: true, processor: true },
+        Role::Ingest => Roles { ingest: true, processor: false },
+        Role::Processor => Roles { ingest: false, processor: true },
+    };
+    Service::start(&config, roles).await?.run(std::future::pending()).await?;
+    Ok(ExitCode::SUCCESS)
+}

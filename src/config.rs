@@ -1,0 +1,246 @@
+//! The configuration file, `seriatim.toml`, and what the environment lays over it:
+//! `SERIATIM_INGEST__LISTEN=0.0.0.0:8080` sets `ingest.listen`.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use seriatim_ingest::config::IngestConfig;
+use seriatim_processor::config::{CqlConfig, ProcessorConfig};
+use seriatim_schemas::declaration::{Source, SourceConfig};
+use seriatim_schemas::document::{self, Overlay};
+use seriatim_schemas::kafka::KafkaConfig;
+use seriatim_schemas::name::check_sink_name;
+use seriatim_schemas::problem::Problem;
+
+/// Prefix of environment variables that lie over the file.
+const ENV_PREFIX: &str = "SERIATIM_";
+/// Variables with the prefix that are not settings.
+const ENV_NOT_SETTINGS: [&str; 4] = ["SERIATIM_CONFIG", "SERIATIM_KAFKA", "SERIATIM_CQL", "SERIATIM_CACHE"];
+
+pub const FILE: &str = "seriatim.toml";
+
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Which log and store.
+    pub engine: Engine,
+    /// Folder of the embedded log and store.
+    pub data: PathBuf,
+    pub embedded: EmbeddedConfig,
+    pub kafka: KafkaConfig,
+    pub cql: CqlConfig,
+    pub admin: AdminConfig,
+    pub ingest: IngestConfig,
+    pub processor: ProcessorConfig,
+    /// Configured senders.
+    pub source: Vec<SourceConfig>,
+    /// Where effects go.
+    pub sink: Vec<SinkConfig>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Engine {
+    /// SQLite: one machine, no servers.
+    #[default]
+    Embedded,
+    /// Kafka, and ScyllaDB or Cassandra.
+    Distributed,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct EmbeddedConfig {
+    /// Largest size of the log's file; past it senders get 503. 0: the disk is the bound.
+    pub log_bytes_max: u64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct AdminConfig {
+    /// Where /livez, /readyz and /metrics are served.
+    pub listen: SocketAddr,
+}
+
+impl Default for AdminConfig {
+    fn default() -> Self {
+        Self { listen: SocketAddr::from(([127, 0, 0, 1], 9464)) }
+    }
+}
+
+/// Where effects go: a name, and one kind.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SinkConfig {
+    /// [a-z0-9-]{1,63}
+    pub name: String,
+    /// A file of JSON lines.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub json_lines: Option<JsonLinesConfig>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct JsonLinesConfig {
+    pub path: PathBuf,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            engine: Engine::default(),
+            data: PathBuf::from("data"),
+            embedded: EmbeddedConfig::default(),
+            kafka: KafkaConfig::default(),
+            cql: CqlConfig::default(),
+            admin: AdminConfig::default(),
+            ingest: IngestConfig::default(),
+            processor: ProcessorConfig::default(),
+            source: Vec::new(),
+            sink: Vec::new(),
+        }
+    }
+}
+
+impl Config {
+    /// Reads `path`, lays the environment over it, validates. The error names every mistake with its line.
+    pub fn load(path: &Path) -> anyhow::Result<Self> {
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("{}: write one, or run `seriatim dev`, which needs none", path.display()))?;
+        Self::read(&path.display().to_string(), &text, std::env::vars())
+    }
+
+    /// The defaults, with the environment laid over them.
+    pub fn from_environment() -> anyhow::Result<Self> {
+        Self::read("the environment", "", std::env::vars())
+    }
+
+    fn read(name: &str, text: &str, variables: impl Iterator<Item = (String, String)>) -> anyhow::Result<Self> {
+        let overlays: Vec<_> = variables.filter_map(|(variable, text)| overlay(variable, text)).collect();
+        let result = document::read(text, &overlays, Self::problems);
+        result.map_err(|problems| {
+            let rendered: Vec<_> = problems.iter().map(|p| p.render(name, text)).collect();
+            anyhow::anyhow!("{}", rendered.join("\n\n"))
+        })
+    }
+
+    fn problems(&self) -> Vec<Problem> {
+        let mut out = Vec::new();
+        let mut section = |name: &str, problems: Vec<Problem>| out.extend(problems.into_iter().map(|p| p.under(name)));
+        section("ingest", self.ingest.problems());
+        section("processor", self.processor.problems());
+        if self.engine == Engine::Distributed {
+            section("kafka", self.kafka.problems());
+            section("cql", self.cql.problems(self.kafka.partitions));
+        }
+        for (i, source) in self.source.iter().enumerate() {
+            section(&format!("source.{i}"), source.resolve().err().unwrap_or_default());
+            let twin = self.source[..i].iter().any(|s| s.tenant == source.tenant && s.name == source.name);
+            if twin {
+                section(
+                    &format!("source.{i}"),
+                    vec![Problem::at("name", "is declared more than once for this tenant")],
+                );
+            }
+        }
+        for (i, sink) in self.sink.iter().enumerate() {
+            let mut problems = Vec::new();
+            if let Err(error) = check_sink_name(&sink.name) {
+                problems.push(Problem::at("name", error.to_string()));
+            }
+            if self.sink[..i].iter().any(|s| s.name == sink.name) {
+                problems.push(Problem::at("name", "is used more than once"));
+            }
+            if sink.json_lines.is_none() {
+                problems.push(Problem::at("", "has no kind: add json_lines = { path = \"effects.jsonl\" }"));
+            }
+            section(&format!("sink.{i}"), problems);
+        }
+        out.extend(self.horizon_problems());
+        out
+    }
+
+    /// An event row must outlive the log: else a record that is read again would be applied again.
+    fn horizon_problems(&self) -> Vec<Problem> {
+        const MARGIN_S: i64 = 24 * 3600;
+        if self.engine == Engine::Embedded || self.kafka.retention_ms < 0 {
+            return Vec::new();
+        }
+        let horizon_s = self.kafka.retention_ms / 1000 + MARGIN_S;
+        let too_short = |(i, source): (usize, &SourceConfig)| {
+            let window_s = source.resolve().ok()?.declaration.dedupe_window_s();
+            (i64::try_from(window_s).unwrap_or(i64::MAX) < horizon_s).then(|| {
+                let message = format!("remembers events for {window_s} s, less than kafka.retention_ms and a day ({horizon_s} s): lengthen one or shorten the other");
+                Problem::at(format!("source.{i}.declare.dedupe_window_s"), message)
+            })
+        };
+        self.source.iter().enumerate().filter_map(too_short).collect()
+    }
+
+    /// All sources, resolved; the configuration was validated.
+    pub fn sources(&self) -> Vec<Source> {
+        self.source.iter().map(|s| s.resolve().expect("validated when it was read")).collect()
+    }
+}
+
+/// `SERIATIM_A__B_C` is `a.b_c`.
+fn overlay(variable: String, text: String) -> Option<Overlay> {
+    if ENV_NOT_SETTINGS.contains(&variable.as_str()) || variable.starts_with("SERIATIM_TEST_") {
+        return None;
+    }
+    let path = variable.strip_prefix(ENV_PREFIX)?.to_ascii_lowercase().replace("__", ".");
+    Some(Overlay { variable, path, text })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str, variables: &[(&str, &str)]) -> anyhow::Result<Config> {
+        Config::read("seriatim.toml", text, variables.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())))
+    }
+
+    #[test]
+    fn the_environment_lies_over_the_file() {
+        let variables =
+            [("SERIATIM_INGEST__LISTEN", "127.0.0.1:1"), ("SERIATIM_ENGINE", "distributed"), ("OTHER", "x")];
+        let config = read("ingest.listen = \"127.0.0.1:2\"", &variables).expect("valid");
+        assert_eq!(config.ingest.listen.port(), 1);
+        assert_eq!(config.engine, Engine::Distributed);
+        let error = read("", &[("SERIATIM_INGEST__LISTN", "x")]).expect_err("a typo").to_string();
+        assert!(error.contains("ingest.listn"), "{error}");
+    }
+
+    #[test]
+    fn relations_between_settings_are_checked() {
+        let error = read("engine = \"distributed\"\nkafka.partitions = 12\n", &[])
+            .expect_err("12 does not divide 1024")
+            .to_string();
+        assert!(error.contains("cql.buckets: must be a multiple of kafka.partitions (12)"), "{error}");
+        let text = "engine = \"distributed\"\n[[source]]\ntenant = \"a\"\nname = \"b\"\npreset = \"stripe\"\nsecrets = [{ value = \"s\" }]\ndeclare.dedupe_window_s = 3600\n";
+        let error = read(text, &[]).expect_err("too short").to_string();
+        assert!(
+            error.starts_with("seriatim.toml:7:27: source.0.declare.dedupe_window_s: remembers events for 3600 s"),
+            "{error}"
+        );
+        let error = read("ingest.body_bytes_max = 2000000\n", &[]).expect_err("too large").to_string();
+        assert!(error.contains("must fit into one record"), "{error}");
+    }
+
+    #[test]
+    fn the_json_schema_in_the_repository_is_current() {
+        let schema = serde_json::to_string_pretty(&schemars::schema_for!(Config)).expect("plain data") + "\n";
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/schemas/json/config.schema.json");
+        if std::env::var_os("SERIATIM_TEST_WRITE").is_some() {
+            std::fs::write(path, &schema).expect("written");
+        }
+        let stored = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(
+            stored == schema,
+            "run the tests once with SERIATIM_TEST_WRITE=1 and commit schemas/json/config.schema.json"
+        );
+    }
+}

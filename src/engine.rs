@@ -1,0 +1,125 @@
+//! From the configuration to the two halves of a log and a store: one `match`, here.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use seriatim_ingest::log::Append;
+use seriatim_processor::inspect::{Inspect, InspectLog};
+use seriatim_processor::log::Log;
+use seriatim_processor::sink::Sink;
+use seriatim_processor::sink::json_lines::JsonLines;
+use seriatim_processor::store::Store;
+use seriatim_processor::store::sqlite::SqliteStore;
+#[cfg(any(feature = "kafka", feature = "cql"))]
+use seriatim_schemas::tables::FIRST_GENERATION;
+
+use crate::config::{Config, Engine};
+
+/// Held while a process writes the embedded files: a second one refuses.
+#[derive(Debug)]
+pub struct DataLock(#[allow(dead_code)] std::fs::File);
+
+/// Makes the data folder and takes its lock.
+pub fn lock_data(folder: &Path) -> anyhow::Result<DataLock> {
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let path = folder.join("lock");
+    let file = std::fs::OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+    let file = file.with_context(|| format!("cannot open {}", path.display()))?;
+    match file.try_lock() {
+        Ok(()) => Ok(DataLock(file)),
+        Err(std::fs::TryLockError::WouldBlock) => {
+            bail!("{} is in use by another process: stop it, or take another folder", folder.display())
+        }
+        Err(std::fs::TryLockError::Error(error)) => {
+            Err(error).with_context(|| format!("cannot lock {}", path.display()))
+        }
+    }
+}
+
+pub async fn open_append(config: &Config) -> anyhow::Result<Arc<dyn Append>> {
+    match config.engine {
+        Engine::Embedded => {
+            let log = seriatim_ingest::log::sqlite::SqliteLog::open(&config.data, config.embedded.log_bytes_max);
+            Ok(Arc::new(log.with_context(|| format!("the log in {}", config.data.display()))?))
+        }
+        #[cfg(feature = "kafka")]
+        Engine::Distributed => {
+            use seriatim_ingest::log::kafka::KafkaLog;
+            Ok(Arc::new(KafkaLog::new(&config.kafka, config.ingest.publish_timeout_ms)?))
+        }
+        #[cfg(not(feature = "kafka"))]
+        Engine::Distributed => bail!("this binary was built without the feature kafka"),
+    }
+}
+
+pub async fn open_log(config: &Config) -> anyhow::Result<Arc<dyn Log>> {
+    match config.engine {
+        Engine::Embedded => Ok(Arc::new(seriatim_processor::log::sqlite::SqliteLog::open(&config.data)?)),
+        #[cfg(feature = "kafka")]
+        Engine::Distributed => {
+            use seriatim_processor::log::kafka::KafkaLog;
+            Ok(Arc::new(KafkaLog::connect(&config.kafka, FIRST_GENERATION).await?))
+        }
+        #[cfg(not(feature = "kafka"))]
+        Engine::Distributed => bail!("this binary was built without the feature kafka"),
+    }
+}
+
+pub async fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
+    match config.engine {
+        Engine::Embedded => Ok(Arc::new(SqliteStore::open(&config.data)?)),
+        #[cfg(feature = "cql")]
+        Engine::Distributed => Ok(Arc::new(open_cql(config).await?)),
+        #[cfg(not(feature = "cql"))]
+        Engine::Distributed => bail!("this binary was built without the feature cql"),
+    }
+}
+
+/// The store to look into, beside a processor that may be at work on it.
+pub async fn open_inspect(config: &Config) -> anyhow::Result<Arc<dyn Inspect>> {
+    match config.engine {
+        Engine::Embedded => {
+            let store = SqliteStore::open_read_only(&config.data);
+            Ok(Arc::new(store.context("is this the right data folder, and was it ever used?")?))
+        }
+        #[cfg(feature = "cql")]
+        Engine::Distributed => Ok(Arc::new(open_cql(config).await?)),
+        #[cfg(not(feature = "cql"))]
+        Engine::Distributed => bail!("this binary was built without the feature cql"),
+    }
+}
+
+/// The log to look into.
+pub async fn open_inspect_log(config: &Config) -> anyhow::Result<Arc<dyn InspectLog>> {
+    match config.engine {
+        Engine::Embedded => {
+            let log = seriatim_processor::log::sqlite::SqliteLog::open(&config.data);
+            Ok(Arc::new(log.context("is this the right data folder, and was it ever used?")?))
+        }
+        #[cfg(feature = "kafka")]
+        Engine::Distributed => {
+            use seriatim_processor::log::kafka::KafkaLog;
+            Ok(Arc::new(KafkaLog::connect(&config.kafka, FIRST_GENERATION).await?))
+        }
+        #[cfg(not(feature = "kafka"))]
+        Engine::Distributed => bail!("this binary was built without the feature kafka"),
+    }
+}
+
+#[cfg(feature = "cql")]
+async fn open_cql(config: &Config) -> anyhow::Result<seriatim_processor::store::cql::CqlStore> {
+    use seriatim_processor::store::cql::CqlStore;
+    Ok(CqlStore::connect(&config.cql, &config.kafka.class, FIRST_GENERATION, config.processor.event_index).await?)
+}
+
+pub fn open_sinks(config: &Config) -> anyhow::Result<Vec<Arc<dyn Sink>>> {
+    let open = |sink: &crate::config::SinkConfig| {
+        let lines = sink.json_lines.as_ref().expect("validated: a sink has a kind");
+        if let Some(folder) = lines.path.parent() {
+            std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        }
+        Ok(Arc::new(JsonLines::open(&sink.name, &lines.path)?) as Arc<dyn Sink>)
+    };
+    config.sink.iter().map(open).collect()
+}

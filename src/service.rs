@@ -1,0 +1,150 @@
+//! Runs the parts of one process, edge, processor and admin port, until a signal; then stops them in the
+//! order that loses nothing: the edge first, then the processor.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::Context;
+use prometheus_client::registry::Registry;
+use seriatim_ingest::body::InFlight;
+use seriatim_ingest::metrics::IngestMetrics;
+use seriatim_ingest::sources::Sources;
+use seriatim_ingest::webhook::Edge;
+use seriatim_processor::log::Floors;
+use seriatim_processor::metrics::ProcessorMetrics;
+use seriatim_processor::run::Processor;
+use seriatim_schemas::tables::FIRST_GENERATION;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{error, info};
+
+use crate::admin::{self, Admin};
+use crate::config::{Config, Engine};
+use crate::engine;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Roles {
+    pub ingest: bool,
+    pub processor: bool,
+}
+
+/// The running parts, and where they listen.
+pub struct Service {
+    pub edge_addr: Option<SocketAddr>,
+    pub admin_addr: SocketAddr,
+    stop: CancellationToken,
+    edge: Option<JoinHandle<std::io::Result<()>>>,
+    processor: Option<JoinHandle<Result<(), seriatim_processor::error::RunError>>>,
+    admin: JoinHandle<std::io::Result<()>>,
+    edge_stop: CancellationToken,
+    _lock: Option<engine::DataLock>,
+}
+
+impl Service {
+    /// Starts all parts; each listens when this returns.
+    pub async fn start(config: &Config, roles: Roles) -> anyhow::Result<Self> {
+        let lock = match config.engine {
+            Engine::Embedded => Some(engine::lock_data(&config.data)?),
+            Engine::Distributed => None,
+        };
+        let mut registry = Registry::default();
+        let (stop, edge_stop) = (CancellationToken::new(), CancellationToken::new());
+        let append = match config.engine {
+            // The embedded log's file is made by its writer, so a lone processor opens it too.
+            Engine::Embedded => Some(engine::open_append(config).await?),
+            Engine::Distributed if roles.ingest => Some(engine::open_append(config).await?),
+            Engine::Distributed => None,
+        };
+        let (mut floors, mut processor) = (None, None);
+        if roles.processor {
+            let log = engine::open_log(config).await?;
+            let store = engine::open_store(config).await?;
+            floors =
+                Some(Floors { store: store.clone(), generation: FIRST_GENERATION.to_owned(), log: log.identity() });
+            let metrics = ProcessorMetrics::register(&mut registry);
+            let sinks = engine::open_sinks(config)?;
+            let (sources, config) = (config.sources(), config.processor.clone());
+            processor = Some(tokio::spawn(Processor { config, log, store, sources, sinks, metrics }.run(stop.clone())));
+        }
+        let (mut edge_addr, mut edge) = (None, None);
+        if roles.ingest {
+            let listener = bind(config.ingest.listen, "ingest.listen").await?;
+            edge_addr = Some(listener.local_addr()?);
+            let log = append.clone().expect("an edge has a log to append to");
+            let parts = edge_parts(config, log, IngestMetrics::register(&mut registry))?;
+            edge = Some(tokio::spawn(seriatim_ingest::server::serve(
+                parts,
+                listener,
+                edge_stop.clone().cancelled_owned(),
+            )));
+        }
+        let listener = bind(config.admin.listen, "admin.listen").await?;
+        let admin_addr = listener.local_addr()?;
+        let append = append.filter(|_| roles.ingest);
+        let admin = Admin { registry: Arc::new(registry), append, floors, stop: edge_stop.clone() };
+        let admin = tokio::spawn(admin::serve(admin, listener));
+        info!(edge = ?edge_addr, admin = %admin_addr, "started");
+        Ok(Self { edge_addr, admin_addr, stop, edge, processor, admin, edge_stop, _lock: lock })
+    }
+
+    /// Runs until SIGTERM or SIGINT, `done`, or until a part ends by itself; then stops all parts.
+    pub async fn run(mut self, done: impl Future<Output = ()>) -> anyhow::Result<()> {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let own_end = async {
+            match &mut self.processor {
+                Some(processor) => processor.await,
+                None => std::future::pending().await,
+            }
+        };
+        let mut ended = None;
+        tokio::select! {
+            _ = terminate.recv() => info!("SIGTERM: stopping"),
+            _ = interrupt.recv() => info!("SIGINT: stopping"),
+            () = done => {}
+            result = own_end => ended = Some(result),
+        }
+        self.edge_stop.cancel();
+        if let Some(edge) = self.edge.take() {
+            edge.await.context("the edge ended badly")??;
+        }
+        self.stop.cancel();
+        let result = match (ended, self.processor.take()) {
+            (Some(result), _) => result,
+            (None, Some(processor)) => processor.await,
+            (None, None) => Ok(Ok(())),
+        };
+        self.admin.abort();
+        if let Ok(Err(error)) = &result {
+            error!(%error, "the processor ended");
+        }
+        result.context("the processor ended badly")??;
+        info!("stopped");
+        Ok(())
+    }
+}
+
+async fn bind(addr: SocketAddr, setting: &str) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(addr).await.with_context(|| format!("{setting}: cannot listen on {addr}"))
+}
+
+fn edge_parts(
+    config: &Config,
+    log: Arc<dyn seriatim_ingest::log::Append>,
+    metrics: IngestMetrics,
+) -> anyhow::Result<Edge> {
+    let mut decoy_key = [0; 32];
+    decoy_key[..16].copy_from_slice(uuid::Uuid::new_v4().as_bytes());
+    decoy_key[16..].copy_from_slice(uuid::Uuid::new_v4().as_bytes());
+    Ok(Edge {
+        sources: Arc::new(Sources::new(config.sources(), decoy_key)?),
+        in_flight: InFlight::new(config.ingest.in_flight_bytes_max),
+        config: Arc::new(config.ingest.clone()),
+        log,
+        metrics,
+        publishing: TaskTracker::new(),
+    })
+}
