@@ -1,6 +1,7 @@
 //! The decision: what each record of an object does, given what is stored. Pure, so that the same input
 //! gives the same verdicts, in a test, after a lost answer, in a replay.
 
+use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
 
 use seriatim_schemas::id::RecordId;
@@ -46,7 +47,7 @@ pub enum Verdict {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decisions {
     pub verdicts: Vec<Verdict>,
-    /// New rows; empty if nothing is to be committed.
+    /// New rows; none for an equal event that only raises the order key.
     pub rows: Vec<EventRow>,
     /// The head after the commit; none if nothing is to be committed.
     pub head: Option<Head>,
@@ -71,7 +72,8 @@ pub fn decide(view: &View, candidates: &[Candidate], attempt: Uuid, now_ms: i64)
             None => object.on_candidate(index, candidate, attempt, now_ms),
         })
         .collect();
-    let head = (!object.rows.is_empty()).then(|| Head {
+    let is_changed = !object.rows.is_empty() || object.state_from.is_some();
+    let head = is_changed.then(|| Head {
         rev: object.rev,
         turn: view.head.as_ref().map_or(0, |h| h.turn) + 1,
         snapshot: object.snapshot,
@@ -109,8 +111,11 @@ impl Object {
             Meaning::Dead(cause) => return Verdict::Dead(cause.clone()),
             Meaning::Delta => {}
             Meaning::Snapshot { order_key, tombstone } => {
-                if let Some(verdict) = self.not_newer(candidate, order_key) {
-                    return verdict;
+                let standing = self.standing(candidate, order_key);
+                match standing {
+                    Standing::Known => return Verdict::Duplicate,
+                    Standing::Older => return Verdict::Stale,
+                    Standing::EqualAbove | Standing::Newer => {}
                 }
                 self.snapshot = Some(Snapshot {
                     order_key: order_key.clone(),
@@ -122,6 +127,9 @@ impl Object {
                     deleted: *tombstone,
                 });
                 self.state_from = Some(index);
+                if standing == Standing::EqualAbove {
+                    return Verdict::Duplicate;
+                }
             }
         }
         self.rev += 1;
@@ -140,18 +148,36 @@ impl Object {
         Verdict::Apply { rev: self.rev }
     }
 
-    /// Why a snapshot does not become the state, if it does not.
-    fn not_newer(&self, candidate: &Candidate, order_key: &OrderKey) -> Option<Verdict> {
-        let current = self.snapshot.as_ref()?;
+    fn standing(&self, candidate: &Candidate, order_key: &OrderKey) -> Standing {
+        let Some(current) = &self.snapshot else { return Standing::Newer };
+        // The same event after its row expired.
+        if candidate.event_row == current.event_row {
+            return Standing::Known;
+        }
         let same_version = candidate.version.as_deref() == Some(current.version.as_str());
         let is_equal = same_version && candidate.event_type == current.event_type && candidate.digest == current.digest;
-        // The same event after its row expired, or one change that was sent under two ids.
-        if is_equal || candidate.event_row == current.event_row {
-            return Some(Verdict::Duplicate);
+        match order_key.cmp(&current.order_key) {
+            Ordering::Greater if is_equal => Standing::EqualAbove,
+            Ordering::Less | Ordering::Equal if is_equal => Standing::Known,
+            Ordering::Greater => Standing::Newer,
+            Ordering::Less => Standing::Older,
+            // Equal keys of different events: ties go by log order.
+            Ordering::Equal => Standing::Newer,
         }
-        let ties_by_log = order_key == &current.order_key;
-        (order_key <= &current.order_key && !ties_by_log).then_some(Verdict::Stale)
     }
+}
+
+/// Where a snapshot stands to the object's state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    Newer,
+    Older,
+    /// This event, or one change that was sent under two ids: seen.
+    Known,
+    /// One change that was sent under two ids, and this id is the greater. It has no effect, but the state must
+    /// take its order key: else e1 and e3 (equal) and e2 between them would end in e2 or in e3, by their order
+    /// of arrival.
+    EqualAbove,
 }
 
 #[cfg(test)]

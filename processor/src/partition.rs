@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 use uuid::Uuid;
 
+use crate::budget::Share;
 use crate::decide::Verdict;
 use crate::log::{Floors, ForeignRecord, Log, LogEntry, position};
 use crate::metrics::{OutcomeLabels, PartitionLabels};
@@ -217,6 +218,51 @@ struct Decided {
     verdict: Verdict,
 }
 
+/// A group, sorted into the lanes of its objects; what has no object is a dead letter at once.
+#[derive(Default)]
+struct Sorted {
+    lanes: Vec<Lane>,
+    /// Of each lane's entries.
+    offsets: Vec<Vec<i64>>,
+    dead: Vec<DeadLetter>,
+    arrivals: Vec<Arrival>,
+    /// The group's place in the byte budget.
+    shares: Vec<Share>,
+}
+
+fn sort_out(shared: &Shared, group: Vec<LogEntry>, at: impl Fn(i64) -> String) -> Sorted {
+    let mut sorted = Sorted::default();
+    let mut lane_of: HashMap<ObjectKey, usize> = HashMap::new();
+    for LogEntry { offset, record, share } in group {
+        sorted.shares.push(share);
+        match record {
+            Ok(record) => match record.key.clone() {
+                RecordKey::Object(key) => {
+                    let candidate = shared.settler.declarations.interpret(&record, at(offset));
+                    let lane = *lane_of.entry(key.clone()).or_insert_with(|| {
+                        sorted.lanes.push(Lane { key, entries: Vec::new() });
+                        sorted.offsets.push(Vec::new());
+                        sorted.lanes.len() - 1
+                    });
+                    sorted.lanes[lane].entries.push(Entry { record, candidate });
+                    sorted.offsets[lane].push(offset);
+                }
+                RecordKey::Unroutable { .. } | RecordKey::Evidence { .. } => {
+                    let (cause, detail) = match &record.problem {
+                        Some(problem) => ("unroutable", problem.clone()),
+                        None => ("unsupported_kind", format!("kind {} is of a newer version", record.kind.as_str())),
+                    };
+                    let letter = dead_letter(&record, "", cause, detail, at(offset));
+                    sorted.arrivals.push(arrival_of_letter(&letter, shared));
+                    sorted.dead.push(letter);
+                }
+            },
+            Err(foreign) => sorted.dead.push(foreign_letter(foreign, at(offset), offset)),
+        }
+    }
+    sorted
+}
+
 /// The way of one group. Whatever stops it before its end leaves its offsets pending: all is read again.
 async fn work_group(
     shared: &Shared,
@@ -227,34 +273,7 @@ async fn work_group(
 ) -> Result<(), GivenUp> {
     let topic = &shared.floors.log.topic;
     let at = |offset: i64| position(topic, partition, offset);
-    let mut shares = Vec::with_capacity(group.len());
-    let (mut lanes, mut offsets): (Vec<Lane>, Vec<Vec<i64>>) = (Vec::new(), Vec::new());
-    let mut lane_of: HashMap<ObjectKey, usize> = HashMap::new();
-    let (mut dead, mut arrivals) = (Vec::new(), Vec::new());
-    for LogEntry { offset, record, share } in group {
-        shares.push(share);
-        match record {
-            Ok(record) => match record.key.clone() {
-                RecordKey::Object(key) => {
-                    let candidate = shared.settler.declarations.interpret(&record, at(offset));
-                    let lane = *lane_of.entry(key.clone()).or_insert_with(|| {
-                        lanes.push(Lane { key, entries: Vec::new() });
-                        offsets.push(Vec::new());
-                        lanes.len() - 1
-                    });
-                    lanes[lane].entries.push(Entry { record, candidate });
-                    offsets[lane].push(offset);
-                }
-                RecordKey::Unroutable { .. } | RecordKey::Evidence { .. } => {
-                    let letter =
-                        dead_letter(&record, "", "unroutable", record.problem.clone().unwrap_or_default(), at(offset));
-                    arrivals.push(arrival_of_letter(&letter, shared));
-                    dead.push(letter);
-                }
-            },
-            Err(foreign) => dead.push(foreign_letter(foreign, at(offset), offset)),
-        }
-    }
+    let Sorted { lanes, offsets, mut dead, mut arrivals, shares } = sort_out(shared, group, at);
     let verdicts = shared.settler.settle(bucket, &lanes, stop).await?;
     let decided: Vec<Decided> = lanes
         .into_iter()
@@ -289,6 +308,7 @@ async fn work_group(
     for arrival in &arrivals {
         count(shared, arrival);
     }
+    drop(shares);
     Ok(())
 }
 

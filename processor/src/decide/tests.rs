@@ -106,9 +106,10 @@ fn greater_order_key_lifts_a_tombstone() {
 
 #[test]
 fn equal_event_under_another_id_is_a_duplicate() {
-    check("e1 v1 #x -> applied | e2 v1 #x -> duplicate | e0 v1 #x -> duplicate | state e1 v1 | rev 1 | turn 1");
+    // The greater id becomes the state's, without an effect; the lesser one changes nothing.
+    check("e1 v1 #x -> applied | e2 v1 #x -> duplicate | e0 v1 #x -> duplicate | state e2 v1 | rev 1 | turn 2");
     check("e1 v1 #x, e2 v1 #x -> applied, duplicate | rev 1");
-    check("e1 v1 deleted #x -> applied | e2 v1 deleted #x -> duplicate | state e1 deleted | rev 1");
+    check("e1 v1 deleted #x -> applied | e2 v1 deleted #x -> duplicate | state e2 deleted | rev 1");
     check("ties by log | e1 v1 #x -> applied | e2 v1 #x -> duplicate | rev 1");
     check("e1 v1 #x -> applied | rows expire | e2 v1 #x -> duplicate | rev 1");
 }

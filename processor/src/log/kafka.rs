@@ -7,7 +7,7 @@ mod look;
 mod migrate;
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -37,6 +37,9 @@ const POLL: Duration = Duration::from_millis(50);
 const HAND_OVER_MAX: usize = 256;
 /// How long the broker may take to answer a question.
 const ANSWER: Duration = Duration::from_secs(10);
+/// How long an assignment tries to learn where its partitions start, and how often. Below max.poll.interval.ms.
+const ASSIGN: Duration = Duration::from_secs(200);
+const ASSIGN_RETRY: Duration = Duration::from_secs(1);
 /// How long a revoke waits for its partitions to drain. Above the processor's own drain timeout.
 const REVOKE: Duration = Duration::from_secs(15);
 /// How long a stop waits for the group to let go.
@@ -121,22 +124,43 @@ impl ConsumerContext for Membership {
 }
 
 impl Membership {
+    /// Tries until the partitions have their starts: a store or broker that is away is no reason to end.
     fn on_assign(&self, consumer: &BaseConsumer<Self>, partitions: &TopicPartitionList) -> Result<(), LogError> {
+        let deadline = Instant::now() + ASSIGN;
+        let starts = loop {
+            match self.starts(consumer, partitions) {
+                Err(LogError::Unavailable(reason)) if Instant::now() < deadline => {
+                    warn!(reason, "partitions wait for their starts");
+                    std::thread::sleep(ASSIGN_RETRY);
+                }
+                other => break other?,
+            }
+        };
+        let mut offsets = TopicPartitionList::new();
+        for (partition, start) in &starts {
+            let topic = &self.floors.log.topic;
+            offsets.add_partition_offset(topic, *partition, Offset::Offset(*start)).map_err(|e| unavailable(&e))?;
+            let _ = self.events.send(LogEvent::Assigned { partition: *partition, start: *start });
+        }
+        consumer.incremental_assign(&offsets).map_err(|e| unavailable(&e))
+    }
+
+    /// Partition and start of each.
+    fn starts(
+        &self,
+        consumer: &BaseConsumer<Self>,
+        partitions: &TopicPartitionList,
+    ) -> Result<Vec<(i32, i64)>, LogError> {
         let committed = consumer.committed_offsets(partitions.clone(), ANSWER).map_err(|e| unavailable(&e))?;
         let topic = &self.floors.log.topic;
-        let mut starts = TopicPartitionList::new();
-        for element in partitions.elements() {
-            let partition = element.partition();
-            let floor =
-                self.runtime.block_on(self.floors.get(partition)).map_err(|e| LogError::Unavailable(e.to_string()))?;
-            let committed =
-                committed.find_partition(topic, partition).and_then(|e| e.offset().to_raw()).filter(|o| *o >= 0);
+        let start = |partition: i32| {
+            let floor = self.runtime.block_on(self.floors.get(partition));
+            let floor = floor.map_err(|e| LogError::Unavailable(e.to_string()))?;
+            let committed = committed.find_partition(topic, partition).and_then(|e| e.offset().to_raw());
             let (first, next) = consumer.fetch_watermarks(topic, partition, ANSWER).map_err(|e| unavailable(&e))?;
-            let start = start_of(topic, partition, floor, committed, first, next)?;
-            starts.add_partition_offset(topic, partition, Offset::Offset(start)).map_err(|e| unavailable(&e))?;
-            let _ = self.events.send(LogEvent::Assigned { partition, start });
-        }
-        consumer.incremental_assign(&starts).map_err(|e| unavailable(&e))
+            Ok((partition, start_of(topic, partition, floor, committed.filter(|o| *o >= 0), first, next)?))
+        };
+        partitions.elements().iter().map(|e| start(e.partition())).collect()
     }
 
     fn on_revoke(&self, consumer: &BaseConsumer<Self>, partitions: &TopicPartitionList) -> Result<(), LogError> {
@@ -201,8 +225,8 @@ fn pump(
         poll_batch(consumer, budget, events);
     }
     consumer.unsubscribe();
-    let deadline = std::time::Instant::now() + LEAVE;
-    while consumer.assignment().is_ok_and(|a| a.count() > 0) && std::time::Instant::now() < deadline {
+    let deadline = Instant::now() + LEAVE;
+    while consumer.assignment().is_ok_and(|a| a.count() > 0) && Instant::now() < deadline {
         poll_batch(consumer, budget, events);
     }
 }
