@@ -80,6 +80,16 @@ impl WebhookError {
         }
     }
 
+    /// Whether the body was not read to its end.
+    pub fn leaves_body_unread(&self) -> bool {
+        match self {
+            Self::TooLarge { .. } | Self::Truncated(_) | Self::TooSlow { .. } | Self::Busy { .. } | Self::Method => {
+                true
+            }
+            Self::Refused(_) | Self::NotDurable(_) | Self::PublishTimeout { .. } => false,
+        }
+    }
+
     /// What the sender is told. It names no cause that would help a forger.
     pub fn public_text(&self) -> &'static str {
         match self {

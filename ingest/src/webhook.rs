@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
-use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -18,8 +18,8 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
 use uuid::Uuid;
 
-use crate::body::{InFlight, Share, read_body};
-use crate::config::IngestConfig;
+use crate::body::{InFlight, Share, drain, read_body};
+use crate::config::{IngestConfig, RECORD_BYTES_MAX};
 use crate::error::{Refusal, WebhookError};
 use crate::identify::{Derived, TYPE_UNKNOWN};
 use crate::log::Append;
@@ -67,6 +67,7 @@ pub async fn handle_webhook(
 async fn receive(edge: &Edge, tenant: String, name: String, request: Request) -> Result<Response, WebhookError> {
     let (parts, body) = request.into_parts();
     if parts.method != Method::POST {
+        drain(body);
         return Err(WebhookError::Method);
     }
     let (body, share) = bounded(edge, &parts.headers, body).await?;
@@ -85,6 +86,9 @@ async fn receive(edge: &Edge, tenant: String, name: String, request: Request) ->
     };
     let (source, secret) = believe(edge, &received)?;
     let record = to_record(source, &received, secret);
+    if record.size() > RECORD_BYTES_MAX {
+        return Err(WebhookError::TooLarge { max: RECORD_BYTES_MAX });
+    }
     let labels = SourceLabels { tenant: received.tenant, source: received.name };
     let unroutable = record.kind == RecordKind::Unroutable;
     publish(edge, record, share).await?;
@@ -98,9 +102,7 @@ async fn receive(edge: &Edge, tenant: String, name: String, request: Request) ->
 
 async fn bounded(edge: &Edge, headers: &HeaderMap, body: Body) -> Result<(Bytes, Share), WebhookError> {
     let within = Duration::from_millis(edge.config.body_timeout_ms);
-    let read = read_body(headers, body, edge.config.body_bytes_max, within, &edge.in_flight).await;
-    edge.metrics.in_flight_bytes.set(edge.in_flight.bytes() as i64);
-    read
+    read_body(headers, body, edge.config.body_bytes_max, within, &edge.in_flight).await
 }
 
 /// The source, and the secret that signed. An unknown source is checked against a decoy: it must cost, and
@@ -205,11 +207,10 @@ fn is_traceparent(text: &str) -> bool {
 /// Publishes in a task of its own: a sender that hangs up does not cancel it.
 async fn publish(edge: &Edge, record: Record, share: Share) -> Result<(), WebhookError> {
     let ms = edge.config.publish_timeout_ms;
-    let (log, metrics, in_flight) = (edge.log.clone(), edge.metrics.clone(), edge.in_flight.clone());
+    let log = edge.log.clone();
     let append = edge.publishing.spawn(async move {
         let result = tokio::time::timeout(Duration::from_millis(ms), log.append(vec![record])).await;
         drop(share);
-        metrics.in_flight_bytes.set(in_flight.bytes() as i64);
         result
     });
     match append.await.expect("an append does not panic") {
@@ -234,6 +235,10 @@ fn refuse(edge: &Edge, error: &WebhookError) -> Response {
         warn!(%error, "not accepted: the sender will deliver again");
     }
     let mut answer = (status, format!("{}\n", error.public_text())).into_response();
+    if error.leaves_body_unread() {
+        // The connection ends here; unannounced, the sender would lose its next event on it.
+        answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
     if status == StatusCode::SERVICE_UNAVAILABLE {
         let value = edge.config.retry_after_s.into();
         answer.headers_mut().insert(header::RETRY_AFTER, value);

@@ -1,0 +1,11 @@
+//! What every store promises, as cases over any of them. Stores may be shared with other tests.
+
+mod commits;
+mod contention;
+mod keys;
+mod ledger;
+
+pub use commits::*;
+pub use contention::*;
+pub use keys::*;
+pub use ledger::*;

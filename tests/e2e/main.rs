@@ -1,0 +1,13 @@
+//! End to end, against the real binary: HTTP in, state, effects and ledger out, on every engine.
+//!
+//! The distributed engine needs Kafka and Cassandra: `infra/local/servers run -- cargo test --workspace`
+//! starts them and sets SERIATIM_KAFKA and SERIATIM_CQL.
+
+mod support;
+
+mod bugbank;
+mod cli;
+mod kill;
+mod readme;
+mod samples;
+mod send;
