@@ -1,0 +1,295 @@
+//! A store and a sink that fail by name, and the end of a life: a stop, or a crash between any two steps.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use async_trait::async_trait;
+use rand::rngs::SmallRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use seriatim_processor::decide::View;
+use seriatim_processor::error::{SinkError, StoreError};
+use seriatim_processor::sink::{Effect, Sink};
+use seriatim_processor::store::{
+    Arrival, Committed, FloorKey, Freshness, GroupBounds, ObjectBatch, ObjectQuery, Store,
+};
+use seriatim_schemas::id::RecordId;
+use seriatim_schemas::key::ObjectKey;
+use seriatim_schemas::row::DeadLetter;
+use tokio_util::sync::CancellationToken;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fault {
+    ReadUnavailable,
+    ArrivedUnavailable,
+    CommitUnavailable,
+    /// The answer is lost, the batch is not.
+    CommitUnknownApplied,
+    /// Both are lost.
+    CommitUnknownNotApplied,
+    /// The batch is seen, and ended, by the next serial read or commit of its bucket, and by no plain read.
+    CommitUnknownUnfinished,
+    CommitRefusedSpuriously,
+    RecordUnavailable,
+    RecordUnknownWritten,
+    FloorUnavailable,
+    /// Some of the effects, from the first on, are taken.
+    SinkTakesPart,
+    SinkTakesAllAndFails,
+}
+
+impl Fault {
+    pub const OF_STORE: [Self; 10] = [
+        Self::ReadUnavailable,
+        Self::ArrivedUnavailable,
+        Self::CommitUnavailable,
+        Self::CommitUnknownApplied,
+        Self::CommitUnknownNotApplied,
+        Self::CommitUnknownUnfinished,
+        Self::CommitRefusedSpuriously,
+        Self::RecordUnavailable,
+        Self::RecordUnknownWritten,
+        Self::FloorUnavailable,
+    ];
+    pub const OF_SINK: [Self; 2] = [Self::SinkTakesPart, Self::SinkTakesAllAndFails];
+
+    pub fn all() -> Vec<Self> {
+        [&Self::OF_STORE[..], &Self::OF_SINK].concat()
+    }
+}
+
+/// Which faults strike, and how often they did.
+pub struct Faults {
+    enabled: Vec<Fault>,
+    rate: f64,
+    rng: Mutex<SmallRng>,
+    struck: Mutex<BTreeSet<Fault>>,
+}
+
+impl Faults {
+    pub fn new(seed: u64, rate: f64, enabled: &[Fault]) -> Self {
+        let rng = Mutex::new(SmallRng::seed_from_u64(seed));
+        Self { enabled: enabled.to_vec(), rate, rng, struck: Mutex::default() }
+    }
+
+    pub fn struck(&self) -> BTreeSet<Fault> {
+        lock(&self.struck).clone()
+    }
+
+    fn strike(&self, here: &[Fault]) -> Option<Fault> {
+        let here: Vec<_> = here.iter().filter(|fault| self.enabled.contains(fault)).copied().collect();
+        let mut rng = lock(&self.rng);
+        let fault = *here.choose(&mut *rng)?;
+        let strikes = rng.random_bool(self.rate);
+        if strikes {
+            lock(&self.struck).insert(fault);
+        }
+        strikes.then_some(fault)
+    }
+
+    fn share(&self, of: usize) -> usize {
+        lock(&self.rng).random_range(0..=of)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no panic while locked")
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// When the log is done.
+    Done,
+    /// An orderly stop at this step.
+    Stop(u64),
+    /// At this step nothing moves any more, in any task.
+    Crash(u64),
+}
+
+/// One life of a processor. A step is the moment before or after a call on its store or sink.
+pub struct Life {
+    end: End,
+    steps: AtomicU64,
+    pub ending: CancellationToken,
+}
+
+impl Life {
+    pub fn new(end: End) -> Self {
+        Self { end, steps: AtomicU64::new(0), ending: CancellationToken::new() }
+    }
+
+    async fn step(&self) {
+        let step = self.steps.fetch_add(1, Ordering::SeqCst);
+        let (End::Stop(last) | End::Crash(last)) = self.end else { return };
+        if step >= last {
+            self.ending.cancel();
+            if self.end == End::Crash(last) {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+}
+
+/// What outlives a processor: batches under way in the store, whatever became of who sent them.
+pub type Unfinished = Arc<Mutex<HashMap<u32, Vec<Vec<ObjectBatch>>>>>;
+
+/// A store with faults in front of it.
+pub struct FaultyStore<S> {
+    pub inner: Arc<S>,
+    pub faults: Arc<Faults>,
+    pub life: Arc<Life>,
+    pub unfinished: Unfinished,
+    pub bounds: GroupBounds,
+    /// Events that are refused for good.
+    pub poison: BTreeSet<String>,
+    /// Whether floors are written; else each life begins at the beginning.
+    pub keeps_floors: bool,
+    /// How far each partition is done, as the processor said it in this life.
+    pub progress: Mutex<HashMap<i32, i64>>,
+}
+
+impl<S: Store> FaultyStore<S> {
+    async fn finish(&self, bucket: u32) -> Result<(), StoreError> {
+        let batches = lock(&self.unfinished).remove(&bucket).unwrap_or_default();
+        for batch in batches {
+            self.inner.commit(bucket, &batch).await?;
+        }
+        Ok(())
+    }
+
+    /// Does `call` between two steps, unless a fault of `before` strikes.
+    async fn between<T>(
+        &self,
+        before: Fault,
+        call: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        self.life.step().await;
+        if self.faults.strike(&[before]).is_some() {
+            return Err(StoreError::Unavailable(format!("{before:?}")));
+        }
+        let done = call.await;
+        self.life.step().await;
+        done
+    }
+
+    async fn commit_with(
+        &self,
+        fault: Option<Fault>,
+        bucket: u32,
+        batches: &[ObjectBatch],
+    ) -> Result<Committed, StoreError> {
+        let unknown = |fault: Fault| Err(StoreError::Unknown(format!("{fault:?}")));
+        match fault {
+            Some(Fault::CommitUnavailable) => return Err(StoreError::Unavailable("CommitUnavailable".to_owned())),
+            Some(Fault::CommitRefusedSpuriously) => return Ok(Committed::Refused),
+            Some(lost @ Fault::CommitUnknownNotApplied) => return unknown(lost),
+            _ => {}
+        }
+        self.finish(bucket).await?;
+        if let Some(unfinished @ Fault::CommitUnknownUnfinished) = fault {
+            lock(&self.unfinished).entry(bucket).or_default().push(batches.to_vec());
+            return unknown(unfinished);
+        }
+        let committed = self.inner.commit(bucket, batches).await?;
+        fault.map_or(Ok(committed), unknown)
+    }
+}
+
+#[async_trait]
+impl<S: Store> Store for FaultyStore<S> {
+    fn buckets(&self) -> u32 {
+        self.inner.buckets()
+    }
+
+    fn group_bounds(&self) -> GroupBounds {
+        self.bounds
+    }
+
+    async fn read(&self, bucket: u32, queries: &[ObjectQuery], freshness: Freshness) -> Result<Vec<View>, StoreError> {
+        let read = async {
+            if freshness == Freshness::Serial {
+                self.finish(bucket).await?;
+            }
+            self.inner.read(bucket, queries, freshness).await
+        };
+        self.between(Fault::ReadUnavailable, read).await
+    }
+
+    async fn arrived(&self, bucket: u32, of: &[(ObjectKey, String, RecordId)]) -> Result<Vec<RecordId>, StoreError> {
+        self.between(Fault::ArrivedUnavailable, self.inner.arrived(bucket, of)).await
+    }
+
+    async fn commit(&self, bucket: u32, batches: &[ObjectBatch]) -> Result<Committed, StoreError> {
+        self.life.step().await;
+        if batches.iter().flat_map(|batch| &batch.rows).any(|row| self.poison.contains(&row.row)) {
+            return Err(StoreError::Rejected("poison".to_owned()));
+        }
+        let fault = self.faults.strike(&[
+            Fault::CommitUnavailable,
+            Fault::CommitUnknownApplied,
+            Fault::CommitUnknownNotApplied,
+            Fault::CommitUnknownUnfinished,
+            Fault::CommitRefusedSpuriously,
+        ]);
+        let committed = self.commit_with(fault, bucket, batches).await;
+        self.life.step().await;
+        committed
+    }
+
+    async fn record(&self, bucket: u32, arrivals: &[Arrival], dead: &[DeadLetter]) -> Result<(), StoreError> {
+        self.between(Fault::RecordUnavailable, self.inner.record(bucket, arrivals, dead)).await?;
+        match self.faults.strike(&[Fault::RecordUnknownWritten]) {
+            Some(fault) => Err(StoreError::Unknown(format!("{fault:?}"))),
+            None => Ok(()),
+        }
+    }
+
+    async fn floor(&self, key: &FloorKey) -> Result<Option<i64>, StoreError> {
+        let floor = if self.keeps_floors { self.inner.floor(key).await? } else { None };
+        lock(&self.progress).insert(key.partition, floor.unwrap_or(0));
+        Ok(floor)
+    }
+
+    async fn set_floor(&self, key: &FloorKey, next_offset: i64) -> Result<(), StoreError> {
+        let set = async {
+            if self.keeps_floors {
+                self.inner.set_floor(key, next_offset).await?;
+            }
+            Ok(())
+        };
+        self.between(Fault::FloorUnavailable, set).await?;
+        lock(&self.progress).insert(key.partition, next_offset);
+        Ok(())
+    }
+
+    async fn expire(&self, now_s: i64) -> Result<(), StoreError> {
+        self.inner.expire(now_s).await
+    }
+}
+
+/// Keeps what it was sent, whatever it answers.
+pub struct RecordingSink {
+    pub sent: Arc<Mutex<Vec<Effect>>>,
+    pub faults: Arc<Faults>,
+    pub life: Arc<Life>,
+}
+
+#[async_trait]
+impl Sink for RecordingSink {
+    fn name(&self) -> &str {
+        "recording"
+    }
+
+    async fn emit(&self, effects: &[Effect]) -> Result<(), SinkError> {
+        self.life.step().await;
+        let fault = self.faults.strike(&Fault::OF_SINK);
+        let taken = if fault == Some(Fault::SinkTakesPart) { self.faults.share(effects.len()) } else { effects.len() };
+        lock(&self.sent).extend_from_slice(&effects[..taken]);
+        self.life.step().await;
+        match fault {
+            Some(fault) => Err(SinkError { sink: self.name().to_owned(), message: format!("{fault:?}") }),
+            None => Ok(()),
+        }
+    }
+}

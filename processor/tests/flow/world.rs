@@ -1,0 +1,227 @@
+//! Processors that live one after the other, or side by side, over one log and one store; and what must
+//! hold of all they did.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use seriatim_processor::config::ProcessorConfig;
+use seriatim_processor::inspect::Inspect;
+use seriatim_processor::log::memory::MemoryLog;
+use seriatim_processor::metrics::ProcessorMetrics;
+use seriatim_processor::run::Processor;
+use seriatim_processor::sink::Effect;
+use seriatim_processor::store::{GroupBounds, Store};
+use seriatim_schemas::key::{ObjectKey, bucket_of};
+use seriatim_schemas::outcome::Outcome;
+use seriatim_schemas::record::Record;
+use tokio::runtime::Runtime;
+use tokio_util::sync::CancellationToken;
+
+use super::faults::{End, Faults, FaultyStore, Life, RecordingSink, Unfinished};
+use super::traffic::{Fold, Newest, SOURCE, Traffic, source};
+
+pub const PARTITIONS: u32 = 4;
+
+/// Longest that one life may take before the test fails: a hang is a bug too.
+const LIFE_MAX: Duration = Duration::from_secs(120);
+
+pub struct World<S> {
+    pub traffic: Traffic,
+    pub store: Arc<S>,
+    pub faults: Arc<Faults>,
+    pub keeps_floors: bool,
+    config: ProcessorConfig,
+    bounds: GroupBounds,
+    sent: Arc<Mutex<Vec<Effect>>>,
+    unfinished: Unfinished,
+}
+
+impl<S: Store + Inspect> World<S> {
+    pub fn new(seed: u64, traffic: Traffic, store: Arc<S>, faults: Faults, keeps_floors: bool) -> Self {
+        let rng = &mut SmallRng::seed_from_u64(seed);
+        let (config, bounds) = (config(rng), bounds(rng));
+        let (sent, unfinished) = (Arc::default(), Unfinished::default());
+        Self { traffic, store, faults: Arc::new(faults), keeps_floors, config, bounds, sent, unfinished }
+    }
+
+    /// Lives of as many processors as there are ends, side by side. True if the log is done.
+    pub fn live(&self, ends: &[End]) -> bool {
+        let runtime = Runtime::new().expect("a runtime starts");
+        let lives = ends.iter().map(|end| self.live_one(*end));
+        let done = runtime.block_on(futures::future::join_all(lives)).into_iter().all(|done| done);
+        // Ends the tasks of a crashed processor wherever they are.
+        runtime.shutdown_timeout(Duration::from_secs(5));
+        done
+    }
+
+    async fn live_one(&self, end: End) -> bool {
+        let life = Arc::new(Life::new(end));
+        let store = Arc::new(FaultyStore {
+            inner: self.store.clone(),
+            faults: self.faults.clone(),
+            life: life.clone(),
+            unfinished: self.unfinished.clone(),
+            bounds: self.bounds,
+            poison: self.traffic.poison.clone(),
+            keeps_floors: self.keeps_floors,
+            progress: Mutex::default(),
+        });
+        let sink = RecordingSink { sent: self.sent.clone(), faults: self.faults.clone(), life: life.clone() };
+        let records = self.traffic.records.clone();
+        let read = move |from: usize, max: usize| records.iter().skip(from).take(max).cloned().collect();
+        let processor = Processor {
+            config: self.config.clone(),
+            log: Arc::new(MemoryLog::new(PARTITIONS, read)),
+            store: store.clone(),
+            sources: vec![source(&self.traffic.tenant)],
+            sinks: vec![Arc::new(sink)],
+            metrics: ProcessorMetrics::default(),
+        };
+        let stop = CancellationToken::new();
+        let running = tokio::spawn(processor.run(stop.clone()));
+        let started = Instant::now();
+        while !life.ending.is_cancelled() && !self.is_done(&store.progress) {
+            assert!(started.elapsed() < LIFE_MAX, "after {LIFE_MAX:?} the log is not done, only {:?}", store.progress);
+            assert!(!running.is_finished(), "the processor has ended by itself");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        if matches!(end, End::Crash(_)) && life.ending.is_cancelled() {
+            return false;
+        }
+        stop.cancel();
+        let ended = tokio::time::timeout(LIFE_MAX, running).await.expect("it stops");
+        ended.expect("it does not panic").expect("it ends well");
+        self.is_done(&store.progress)
+    }
+
+    fn is_done(&self, progress: &Mutex<HashMap<i32, i64>>) -> bool {
+        let progress = progress.lock().expect("no panic while locked");
+        (0..PARTITIONS as i32)
+            .all(|partition| progress.get(&partition).is_some_and(|low| *low >= self.end_of(partition)))
+    }
+
+    /// One past the last record of a partition.
+    fn end_of(&self, partition: i32) -> i64 {
+        let is_of = |key: &str| bucket_of(key.as_bytes(), PARTITIONS) as i32 == partition;
+        let last = self.traffic.records.iter().rposition(|record| is_of(&record.key.to_string()));
+        last.map_or(0, |at| at as i64 + 1)
+    }
+
+    pub fn sent(&self) -> Vec<Effect> {
+        self.sent.lock().expect("no panic while locked").clone()
+    }
+
+    /// What was sent, for the first time each, is the fold of each object in its order, and nothing is missing.
+    pub fn check_effects(&self) {
+        let mut first: BTreeMap<_, Vec<String>> = BTreeMap::new();
+        let mut revs = HashMap::new();
+        for effect in self.sent() {
+            let key = effect.idempotency_key();
+            if let Some(rev) = revs.insert(key.clone(), effect.rev) {
+                assert_eq!(rev, effect.rev, "{key} is sent with one rev");
+                continue;
+            }
+            let of_object = first.entry(effect.key.clone()).or_default();
+            of_object.push(effect.event_id.clone());
+            assert_eq!(effect.rev, of_object.len() as i64, "{key}: effects come in order of rev");
+            let record = self.traffic.of(&effect.event_id);
+            assert_eq!(
+                (&effect.event_type, &effect.version, &effect.value),
+                (&record.event_type, &record.version, &record.value)
+            );
+            assert_eq!((effect.outcome, &effect.event_row, effect.epoch), (Outcome::Applied, &record.event_row(), 1));
+        }
+        let expected = self.traffic.objects.iter().filter(|(_, fold)| !fold.applied.is_empty());
+        let expected: BTreeMap<_, _> = expected.map(|(key, fold)| (key.clone(), fold.applied.clone())).collect();
+        assert_eq!(first, expected);
+    }
+
+    /// What is not marked as sent again was never sent before.
+    pub fn check_marks(&self) {
+        let mut seen = HashSet::new();
+        for effect in self.sent() {
+            let is_first = seen.insert(effect.idempotency_key());
+            assert!(is_first || effect.resent, "{} was sent before", effect.idempotency_key());
+        }
+    }
+
+    /// Heads, event rows, arrivals and dead letters are what the walk over the log says.
+    pub fn check_store(&self) {
+        Runtime::new().expect("a runtime starts").block_on(async {
+            for (key, fold) in &self.traffic.objects {
+                self.check_object(key, fold).await;
+            }
+            self.check_ledger().await;
+            self.check_dead().await;
+        });
+    }
+
+    async fn check_object(&self, key: &ObjectKey, fold: &Fold) {
+        let mut events = self.store.events(key).await.expect("events answers");
+        events.sort_by_key(|row| row.rev);
+        let events: Vec<_> = events.into_iter().map(|row| (row.row, row.rev)).collect();
+        assert_eq!(events, fold.applied.iter().cloned().zip(1..).collect::<Vec<_>>(), "{key}");
+        let Some(object) = self.store.object(key).await.expect("object answers") else {
+            assert!(fold.applied.is_empty(), "{key} has no head");
+            return;
+        };
+        assert_eq!(object.head.rev, fold.applied.len() as i64, "{key}");
+        let batches_max = (fold.applied.len() + fold.raised) as i64;
+        assert!(object.head.turn <= batches_max, "{key}: {} batches, but {batches_max} had cause", object.head.turn);
+        let newest = object.head.snapshot.map(|snapshot| Newest {
+            event: snapshot.event_row,
+            version: snapshot.version,
+            deleted: snapshot.deleted,
+            body: object.state.expect("a snapshot has a state").0,
+        });
+        assert_eq!(newest, fold.newest, "{key}");
+    }
+
+    async fn check_ledger(&self) {
+        let mut outcomes = BTreeMap::new();
+        for key in self.traffic.objects.keys() {
+            let arrivals = self.store.arrivals(key).await.expect("arrivals answers");
+            outcomes.extend(arrivals.into_iter().map(|a| (a.row.record, a.row.outcome)));
+        }
+        assert_eq!(outcomes.len(), self.traffic.records.len(), "each record has one arrival");
+        for record in self.traffic.records.iter() {
+            let (expected, found) = (self.traffic.outcomes[&record.id], outcomes[&record.id]);
+            // Decided anew when its equal is the state no more, or is it now, it does nothing all the same.
+            let does_nothing = |outcome| matches!(outcome, Outcome::Duplicate | Outcome::Stale);
+            let is_same =
+                expected == found || (does_nothing(expected) && does_nothing(found) && self.traffic.has_twin(record));
+            assert!(is_same, "{} of {}: {found}, not {expected}", record.event_id, record.key);
+        }
+    }
+
+    async fn check_dead(&self) {
+        let dead = self.store.dead(Some(&self.traffic.tenant), Some(SOURCE)).await.expect("dead answers");
+        let dead: HashSet<_> = dead.into_iter().map(|letter| letter.event_row).collect();
+        let is_dead = |record: &&Record| self.traffic.outcomes[&record.id] == Outcome::Dead;
+        assert_eq!(dead, self.traffic.records.iter().filter(is_dead).map(Record::event_row).collect());
+    }
+}
+
+/// Limits small enough to be met, and other ones for each seed.
+fn config(rng: &mut SmallRng) -> ProcessorConfig {
+    ProcessorConfig {
+        budget_bytes: rng.random_range(32..512) * 1024,
+        groups_in_flight_max: rng.random_range(1..8),
+        advance_interval_ms: 2,
+        drain_timeout_ms: 50,
+        retry_min_ms: 1,
+        retry_max_ms: 4,
+        ..ProcessorConfig::default()
+    }
+}
+
+fn bounds(rng: &mut SmallRng) -> GroupBounds {
+    GroupBounds {
+        events: rng.random_range(2..50),
+        objects: rng.random_range(1..25),
+        bytes: rng.random_range(2..64) * 1024,
+    }
+}
