@@ -31,8 +31,8 @@ fn every_command_of_the_readme_runs() {
     let mut dev = None;
     let mut ran = 0;
     for line in commands() {
-        if let Some(arguments) = line.strip_prefix("cargo run --release -- ") {
-            // This very binary, of whatever profile; it goes on serving, as the README says.
+        if let Some(arguments) = line.strip_prefix("cargo run --release --no-default-features -- ") {
+            // This very binary, of whatever profile and features; it goes on serving, as the README says.
             let log = std::fs::File::create(folder.path().join("dev.log")).expect("a file");
             dev =
                 Some(Stop(command(arguments).stderr(log).stdout(std::process::Stdio::null()).spawn().expect("starts")));

@@ -1,7 +1,8 @@
 //! Senders that hang up, that stop half way, and that send too much.
 
 use std::collections::HashMap;
-use std::net::Shutdown;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
 use rand::rngs::SmallRng;
@@ -210,7 +211,7 @@ fn sizes(engine: Engine) {
 fn send_stubbornly(system: &System, delivery: &Delivery) -> Option<u16> {
     let mut stream = connect(system);
     let whole = [raw_head(delivery, &content_length(delivery.body.len())), delivery.body.clone()].concat();
-    let _ = std::io::Write::write_all(&mut stream, &whole);
+    let _ = stream.write_all(&whole);
     read_status(&mut stream)
 }
 
@@ -234,6 +235,48 @@ fn a_sender_of_a_body_that_is_too_large_hears_so() {
         assert_eq!(heard, 20, "{bytes} bytes: the others saw a connection that broke");
     }
     assert_eq!(system.log_count(), 0);
+}
+
+/// Senders keep connections open. Either the edge goes on to listen on one after a refusal, or it says that it
+/// does not: else a sender puts its next event on a connection that is about to be reset.
+#[test]
+fn a_connection_that_is_closed_after_a_refusal_is_announced_to_be() {
+    let mut system = System::with_settings(
+        Engine::Embedded,
+        &hmac_source("acme", "hmac", BY_VERSION),
+        "[ingest]\nbody_bytes_max = 10000\n",
+    );
+    system.start(Role::All);
+    let small = signed(&system, "acme", "hmac", filled("small", 10));
+    let next = [raw_head(&small, &content_length(small.body.len())), small.body.clone()].concat();
+    for bytes in [10_001, 100_000, 1_000_000, 3_000_000] {
+        let mut stream = connect(&system);
+        write_raw(&mut stream, &raw_head(&small, &content_length(bytes)));
+        let head = read_head(&mut stream).to_ascii_lowercase();
+        assert!(head.starts_with("http/1.1 413 "), "{head}");
+        if head.contains("\r\nconnection: close\r\n") {
+            continue;
+        }
+        // It stays open, then: after the rest of the body comes the next request.
+        let sent = stream.write_all(&[vec![b'x'; bytes], next.clone()].concat());
+        let mut body = vec![0; "body too large\n".len()];
+        let answered = stream.read_exact(&mut body).is_ok() && read_status(&mut stream) == Some(200);
+        assert!(
+            sent.is_ok() && answered,
+            "{bytes} bytes: the next request on this connection is lost, unannounced, after\n{head}"
+        );
+    }
+}
+
+/// The head of an answer.
+fn read_head(stream: &mut TcpStream) -> String {
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") {
+        assert_eq!(stream.read(&mut byte).expect("an answer"), 1, "closed after {:?}", String::from_utf8_lossy(&head));
+        head.push(byte[0]);
+    }
+    String::from_utf8(head).expect("a head is text")
 }
 
 /// Over the limit the answer does not wait for the rest of the body.
