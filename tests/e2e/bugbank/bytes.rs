@@ -16,7 +16,7 @@ const BODIES: [&str; 12] = [
     r#"{"id":"{}","html":"<a href='x'>&amp;</a>\u003cscript\u003e","slash":"a\/b"}"#,
     r#"{"id":"{}","e\u0301":"e\u0301","é":"é","":"","a":null}"#,
     r#"{"id":"{}","twice":1,"twice":2}"#,
-    r#"{"\u0069d":"{}","nbsp":" ","zero width":"​‍﻿"}"#,
+    "{\"\\u0069d\":\"{}\",\"nbsp\":\" \",\"zero width\":\"\u{200B}\u{200D}\u{FEFF}\"}",
     r#"{"id":"{}","empty":{},"list":[ ],"nested":[[[{}]]],"true":true}"#,
     r#"{"id":"{}","plus":"a+b%20c&d=e;f","percent":"%7B%22%7D"}"#,
     r#"{"id":"{}","combined":"ÅÅÅ ﬁ Ⅻ \u0130\u0131 ß ẞ"}"#,
