@@ -1,4 +1,4 @@
-//! A log that does not take anything: the sender must not believe in a delivery.
+//! A log that does not take anything: the sender must not believe in a delivery. A store that is away: it may.
 //! After argoproj/argo-events#3448 and openclaw/openclaw#42157.
 
 use std::collections::HashSet;
@@ -8,43 +8,53 @@ use std::process::{Command, Stdio};
 use super::{Answer, BY_VERSION, assert_no_effect_twice, deliver, deliver_all, hmac_source, signed, statuses, text};
 use crate::support::{Engine, Role, System, wait_until};
 
-/// A broker of this test alone, so that it can be stopped. Stopped when dropped.
-struct Broker {
+/// A server of this test alone, so that it can be stopped. Stopped when dropped.
+struct OwnServer {
+    name: &'static str,
+    variable: &'static str,
     folder: tempfile::TempDir,
 }
 
-impl Broker {
-    fn start() -> Self {
-        let broker = Self { folder: tempfile::tempdir().expect("a folder") };
-        broker.run("start");
-        broker
+impl OwnServer {
+    fn broker() -> Self {
+        Self::start("kafka", "SERIATIM_KAFKA")
+    }
+
+    fn store() -> Self {
+        Self::start("cassandra", "SERIATIM_CQL")
+    }
+
+    fn start(name: &'static str, variable: &'static str) -> Self {
+        let server = Self { name, variable, folder: tempfile::tempdir().expect("a folder") };
+        server.run("start");
+        server
     }
 
     fn run(&self, verb: &str) {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("infra/local/servers");
-        let mut command = Command::new(script);
-        command.arg(verb).arg(self.folder.path()).arg("kafka");
         // The server lives on after the command: it must not hold the pipes of this test.
-        let log = std::fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(self.folder.path().join("servers.log"))
-            .expect("a log");
-        let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).status().expect("the script runs");
-        let text = std::fs::read_to_string(self.folder.path().join("servers.log")).unwrap_or_default();
-        assert!(status.success(), "servers {verb}: {text}");
+        let path = self.folder.path().join("servers.log");
+        let log = std::fs::OpenOptions::new().create(true).append(true).open(&path).expect("a log");
+        let status = self.command(verb).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).status();
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(status.expect("the script runs").success(), "servers {verb}: {text}");
+    }
+
+    fn command(&self, verb: &str) -> Command {
+        let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("infra/local/servers"));
+        command.arg(verb).arg(self.folder.path()).arg(self.name);
+        command
     }
 
     fn address(&self) -> String {
         let text = std::fs::read_to_string(self.folder.path().join("env")).expect("it was started");
-        text.lines().find_map(|line| line.strip_prefix("SERIATIM_KAFKA=")).expect("an address").to_owned()
+        let prefix = format!("{}=", self.variable);
+        text.lines().find_map(|line| line.strip_prefix(&prefix)).expect("an address").to_owned()
     }
 }
 
-impl Drop for Broker {
+impl Drop for OwnServer {
     fn drop(&mut self) {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("infra/local/servers");
-        let _ = Command::new(script).arg("stop").arg(self.folder.path()).arg("kafka").stderr(Stdio::null()).status();
+        let _ = self.command("stop").stderr(Stdio::null()).status();
     }
 }
 
@@ -57,7 +67,7 @@ fn assert_is_try_again(answers: &[Answer]) {
 
 #[test]
 fn nothing_is_acknowledged_while_the_broker_is_down() {
-    let broker = Broker::start();
+    let broker = OwnServer::broker();
     let settings = "[ingest]\npublish_timeout_ms = 2000\n";
     let address = broker.address();
     let variables = [("SERIATIM_KAFKA__BROKERS", address.as_str())];
@@ -92,6 +102,42 @@ fn nothing_is_acknowledged_while_the_broker_is_down() {
     for object in 0..10 {
         let stored = system.json(&["object", "get", "acme", "hmac", &format!("o{object}")]);
         assert_eq!(text(&stored, "version"), (190 + object).to_string());
+    }
+}
+
+#[test]
+fn nothing_is_lost_or_refused_while_the_store_is_away() {
+    let store = OwnServer::store();
+    let nodes = format!(r#"["{}"]"#, store.address());
+    let variables = [("SERIATIM_CQL__NODES", nodes.as_str())];
+    let mut system =
+        System::with_variables(Engine::Distributed, &hmac_source("acme", "hmac", BY_VERSION), "", &variables);
+    system.start(Role::All);
+    let events = |from: usize, to: usize| {
+        let body = |n: usize| format!(r#"{{"id":"e{n}","o":"o{}","v":{n}}}"#, n % 10);
+        (from..to).map(|n| signed(&system, "acme", "hmac", body(n))).collect::<Vec<_>>()
+    };
+    // It goes away while the first are being processed, and comes back twice.
+    let mut answers = deliver_all(events(0, 300), 8);
+    for round in 1..=2 {
+        store.run("stop");
+        answers.extend(deliver_all(events(round * 300, round * 300 + 300), 8));
+        // Every other of them twice.
+        answers.extend(deliver_all(events(round * 300, round * 300 + 150), 8));
+        store.run("start");
+    }
+    assert_eq!(statuses(&answers), vec![200; 1200], "the log takes what the store cannot");
+    system.wait_processed();
+    let effects = system.effects();
+    assert_no_effect_twice(&effects);
+    for n in (0..900).step_by(7) {
+        let trace = system.json(&["event", "trace", "acme", "hmac", &format!("e{n}")]);
+        let arrivals = trace.as_array().unwrap_or_else(|| panic!("e{n} was acknowledged, and is lost"));
+        assert!(!arrivals.is_empty() && arrivals.iter().all(|a| text(a, "outcome") != "dead"), "e{n}: {trace}");
+    }
+    for object in 0..10 {
+        let stored = system.json(&["object", "get", "acme", "hmac", &format!("o{object}")]);
+        assert_eq!(text(&stored, "version"), (890 + object).to_string());
     }
 }
 
