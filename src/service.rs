@@ -141,6 +141,7 @@ fn edge_parts(
     decoy_key[16..].copy_from_slice(uuid::Uuid::new_v4().as_bytes());
     Ok(Edge {
         sources: Arc::new(Sources::new(config.sources(), decoy_key)?),
+        clock: jiff::Timestamp::now,
         in_flight: InFlight::new(config.ingest.in_flight_bytes_max, metrics.in_flight_bytes.clone()),
         config: Arc::new(config.ingest.clone()),
         log,

@@ -1,57 +1,57 @@
 //! Signs a request as a declaration says it is verified: the sender's side of the same data.
 
 use anyhow::{Context, bail};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use hmac::Mac;
-use seriatim_ingest::secret::{LiveKey, key_bytes};
-use seriatim_schemas::declaration::{Encoding, TemplatePart, TimestampUnit, Verify, template_parts};
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use seriatim_ingest::request::RequestView;
+use seriatim_ingest::verify::Verifier;
+use seriatim_schemas::declaration::{SecretRef, Source};
 use seriatim_schemas::selector::{Place, Selector, Step};
+use seriatim_schemas::verification::{Recipe, TimestampUnit};
 
-/// One secret of a source, ready to sign.
+/// One secret of a source, ready to sign by the first recipe.
 pub struct Signer {
-    rule: Verify,
-    parts: Vec<TemplatePart>,
-    key: LiveKey,
+    recipe: Recipe,
+    verifier: Verifier,
 }
 
 impl Signer {
-    pub fn new(rule: Verify, secret: &str) -> anyhow::Result<Self> {
-        let key = LiveKey::new(0, &key_bytes(secret, &rule)?);
-        let parts = template_parts(&rule.signed).map_err(|part| anyhow::anyhow!("{part} is unknown"))?;
-        Ok(Self { rule, parts, key })
+    pub fn new(source: &Source, secret: &str) -> anyhow::Result<Self> {
+        let verify = source.declaration.verify.clone().context("the source verifies nothing")?;
+        let recipe = verify.0.first().context("the source verifies nothing")?.clone();
+        let verifier = Verifier::new(verify, &[SecretRef::Value(secret.to_owned())])?;
+        Ok(Self { recipe, verifier: verifier.with_settings(source.settings.clone(), source.public_url.clone()) })
     }
 
     /// Adds the headers that verification reads. Headers that are signed must be there already.
     pub fn sign(&self, headers: &mut Vec<(String, String)>, body: &[u8], now: jiff::Timestamp) -> anyhow::Result<()> {
-        let timestamp = self.rule.timestamp.as_ref().map(|rule| match rule.unit {
+        let timestamp = self.recipe.timestamp.as_ref().map(|rule| match rule.unit {
             TimestampUnit::S => now.as_second().to_string(),
             TimestampUnit::Ms => now.as_millisecond().to_string(),
+            TimestampUnit::Iso => now.to_string(),
         });
-        let mut mac = self.key.mac();
-        for part in &self.parts {
-            match part {
-                TemplatePart::Text(text) => mac.update(text.as_bytes()),
-                TemplatePart::Body => mac.update(body),
-                TemplatePart::Timestamp => {
-                    mac.update(timestamp.as_deref().context("no timestamp is declared")?.as_bytes())
-                }
-                TemplatePart::Header(name) => {
-                    let found = headers.iter().find(|(n, _)| n.eq_ignore_ascii_case(name));
-                    mac.update(found.with_context(|| format!("header {name} is signed, but missing"))?.1.as_bytes());
-                }
-            }
-        }
-        let signature = mac.finalize().into_bytes();
-        let signature = match self.rule.encoding {
-            Encoding::Hex => hex::encode(signature),
-            Encoding::Base64 => STANDARD.encode(signature),
-        };
-        if let (Some(rule), Some(text)) = (&self.rule.timestamp, &timestamp) {
+        if let (Some(rule), Some(text)) = (&self.recipe.timestamp, &timestamp) {
             place(headers, &rule.from, text)?;
         }
-        place(headers, &self.rule.signature, &signature)
+        let map = header_map(headers)?;
+        let request = RequestView {
+            method: "POST",
+            headers: &map,
+            query: "",
+            body,
+            claims: None,
+            settings: self.verifier.settings(),
+        };
+        let signature = self.verifier.sign(&request, timestamp.as_deref()).context("the request cannot be signed")?;
+        let signature = signature.context("only the provider can sign: its secret key stays with it")?;
+        place(headers, &self.recipe.signature, &signature)
     }
+}
+
+fn header_map(headers: &[(String, String)]) -> anyhow::Result<HeaderMap> {
+    let pair = |(name, value): &(String, String)| -> anyhow::Result<_> {
+        Ok((HeaderName::try_from(name.as_str())?, HeaderValue::try_from(value.as_str())?))
+    };
+    headers.iter().map(pair).collect()
 }
 
 /// Puts `value` where `selector` will find it: the inverse of its steps, beside what the header holds already.
@@ -62,8 +62,10 @@ fn place(headers: &mut Vec<(String, String)>, selector: &Selector, value: &str) 
         match step {
             Step::Strip(prefix) => member.insert_str(0, prefix),
             Step::Split(text) => separator = Some(text),
-            Step::Lower => {}
-            Step::Before(_) | Step::After(_) => bail!("{selector}: this step cannot be turned round"),
+            Step::Lower | Step::Trim => {}
+            Step::Before(_) | Step::After(_) | Step::Item(_) | Step::Skip(_) | Step::Base64Json(_) => {
+                bail!("{selector}: this step cannot be turned round")
+            }
         }
     }
     match (headers.iter_mut().find(|(n, _)| n == name), separator) {

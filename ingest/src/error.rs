@@ -23,8 +23,6 @@ pub enum WebhookError {
     NotDurable(#[from] AppendError),
     #[error("not durable within {ms} ms")]
     PublishTimeout { ms: u64 },
-    #[error("only POST is answered here")]
-    Method,
 }
 
 /// Why a request is not believed. The sender is told none of this: 401 has one body for all causes.
@@ -34,15 +32,23 @@ pub enum Refusal {
     UnknownSource,
     #[error("the signature is missing")]
     SignatureMissing,
-    #[error("a header that verification reads comes more than once")]
-    HeaderDoubled,
-    #[error("a header that verification reads is missing")]
-    HeaderMissing,
+    #[error("a value that verification reads comes more than once")]
+    ValueDoubled,
+    #[error("a value that verification reads is missing")]
+    ValueMissing,
+    #[error("the body is not what verification reads: JSON with the declared places")]
+    BodyMalformed,
     #[error("no signature is of the declared form")]
     SignatureMalformed,
     #[error("no live secret makes this signature")]
     SignatureMismatch,
-    #[error("the timestamp is missing or not a number")]
+    #[error("a value is not what it is required to be")]
+    RequireMismatch,
+    #[error("a digest is missing, or not of what was sent")]
+    DigestMismatch,
+    #[error("a claim of the token does not hold")]
+    ClaimMismatch,
+    #[error("the timestamp is missing or not of the declared unit")]
     TimestampMalformed,
     #[error("the timestamp is too old")]
     TimestampTooOld,
@@ -56,10 +62,14 @@ impl Refusal {
         match self {
             Self::UnknownSource => "unknown_source",
             Self::SignatureMissing => "signature_missing",
-            Self::HeaderDoubled => "header_doubled",
-            Self::HeaderMissing => "header_missing",
+            Self::ValueDoubled => "value_doubled",
+            Self::ValueMissing => "value_missing",
+            Self::BodyMalformed => "body_malformed",
             Self::SignatureMalformed => "signature_malformed",
             Self::SignatureMismatch => "signature_mismatch",
+            Self::RequireMismatch => "require_mismatch",
+            Self::DigestMismatch => "digest_mismatch",
+            Self::ClaimMismatch => "claim_mismatch",
             Self::TimestampMalformed => "timestamp_malformed",
             Self::TimestampTooOld => "timestamp_too_old",
             Self::TimestampTooNew => "timestamp_too_new",
@@ -74,7 +84,6 @@ impl WebhookError {
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Truncated(_) => StatusCode::BAD_REQUEST,
             Self::TooSlow { .. } => StatusCode::REQUEST_TIMEOUT,
-            Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::NotDurable(AppendError::TooLarge { .. }) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Busy { .. } | Self::NotDurable(_) | Self::PublishTimeout { .. } => StatusCode::SERVICE_UNAVAILABLE,
         }
@@ -83,9 +92,7 @@ impl WebhookError {
     /// Whether the body was not read to its end.
     pub fn leaves_body_unread(&self) -> bool {
         match self {
-            Self::TooLarge { .. } | Self::Truncated(_) | Self::TooSlow { .. } | Self::Busy { .. } | Self::Method => {
-                true
-            }
+            Self::TooLarge { .. } | Self::Truncated(_) | Self::TooSlow { .. } | Self::Busy { .. } => true,
             Self::Refused(_) | Self::NotDurable(_) | Self::PublishTimeout { .. } => false,
         }
     }
@@ -97,7 +104,6 @@ impl WebhookError {
             Self::TooLarge { .. } | Self::NotDurable(AppendError::TooLarge { .. }) => "body too large",
             Self::Truncated(_) => "body incomplete",
             Self::TooSlow { .. } => "body too slow",
-            Self::Method => "method not allowed",
             Self::Busy { .. } | Self::NotDurable(_) | Self::PublishTimeout { .. } => "try again later",
         }
     }

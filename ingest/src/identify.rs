@@ -11,6 +11,7 @@ use seriatim_schemas::body::{BodyError, document};
 use seriatim_schemas::declaration::{Declaration, Mode};
 use seriatim_schemas::id::{IdFrom, Sha256Digest};
 use seriatim_schemas::selector::{Expression, Place, Selector};
+use seriatim_schemas::verification::Verify;
 use seriatim_schemas::version::parse_instant;
 use thiserror::Error;
 
@@ -70,7 +71,7 @@ impl Identifier {
                 _ => None,
             });
         let shape = Shape::new(pointers);
-        let signed_headers = declaration.signed_headers();
+        let signed_headers = declaration.verify.as_ref().map(Verify::signed_headers).unwrap_or_default();
         Self { declaration, shape, signed_headers }
     }
 
@@ -107,8 +108,12 @@ impl Identifier {
     /// How far an event id can be trusted, by where it was found.
     fn trust(&self, selector: &Selector) -> IdFrom {
         match &selector.place {
-            Place::Body(_) | Place::BodyDigest | Place::Const(_) => IdFrom::Body,
+            Place::Body(path) if !self.declaration.verify.as_ref().is_some_and(|v| v.covers(path)) => {
+                IdFrom::UnsignedHeader
+            }
+            Place::Body(_) | Place::BodyDigest | Place::Form(_) | Place::Const(_) => IdFrom::Body,
             Place::Header(name) if self.signed_headers.contains(name) => IdFrom::SignedHeader,
+            Place::Claim(_) | Place::Setting(_) => IdFrom::SignedHeader,
             Place::Header(_) | Place::Query(_) => IdFrom::UnsignedHeader,
         }
     }

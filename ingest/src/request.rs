@@ -1,6 +1,9 @@
 //! What selectors read of a request.
 
+use std::collections::BTreeMap;
+
 use axum::http::HeaderMap;
+use serde_json::Value;
 use seriatim_schemas::id::Sha256Digest;
 use seriatim_schemas::selector::{Place, Selector};
 use thiserror::Error;
@@ -8,11 +11,21 @@ use thiserror::Error;
 /// A request as verification and derivation see it.
 #[derive(Debug, Clone, Copy)]
 pub struct RequestView<'a> {
+    pub method: &'a str,
     pub headers: &'a HeaderMap,
     /// The query as sent, without its question mark.
     pub query: &'a str,
     pub body: &'a [u8],
+    /// Of the JWT that was verified; none before.
+    pub claims: Option<&'a Claims>,
+    pub settings: &'a Settings,
 }
+
+/// Claims of a JWT, by name.
+pub type Claims = serde_json::Map<String, serde_json::Value>;
+
+/// Settings of a source, by name.
+pub type Settings = BTreeMap<String, String>;
 
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SelectError {
@@ -22,6 +35,8 @@ pub enum SelectError {
     HeaderNotText(String),
     #[error("query parameter {0} comes more than once")]
     QueryDoubled(String),
+    #[error("form field {0} comes more than once")]
+    FormDoubled(String),
 }
 
 impl<'a> RequestView<'a> {
@@ -39,13 +54,18 @@ impl<'a> RequestView<'a> {
     }
 
     fn query(&self, name: &str) -> Result<Option<String>, SelectError> {
-        let named = |(n, value): (std::borrow::Cow<'_, str>, std::borrow::Cow<'_, str>)| {
-            (n == name).then(|| value.into_owned())
-        };
-        let mut all = form_urlencoded::parse(self.query.as_bytes()).filter_map(named);
-        match (all.next(), all.next()) {
-            (Some(_), Some(_)) => Err(SelectError::QueryDoubled(name.to_owned())),
-            (value, _) => Ok(value),
+        field(self.query.as_bytes(), name).map_err(|Doubled| SelectError::QueryDoubled(name.to_owned()))
+    }
+
+    fn form(&self, name: &str) -> Result<Option<String>, SelectError> {
+        field(self.body, name).map_err(|Doubled| SelectError::FormDoubled(name.to_owned()))
+    }
+
+    fn claim(&self, name: &str) -> Option<String> {
+        match self.claims?.get(name)? {
+            Value::String(text) => Some(text.clone()),
+            Value::Number(number) => Some(number.to_string()),
+            _ => None,
         }
     }
 
@@ -59,10 +79,24 @@ impl<'a> RequestView<'a> {
             Place::Body(path) => pointer(path)?,
             Place::Header(name) => self.header(name)?.map(str::to_owned),
             Place::Query(name) => self.query(name)?,
+            Place::Form(name) => self.form(name)?,
+            Place::Claim(name) => self.claim(name),
+            Place::Setting(name) => self.settings.get(name).cloned(),
             Place::Const(text) => Some(text.clone()),
             Place::BodyDigest => Some(Sha256Digest::of(self.body).to_string()),
         };
         let values: Vec<_> = value.into_iter().collect();
         Ok(selector.steps.iter().fold(values, |values, step| step.apply(values)))
+    }
+}
+
+struct Doubled;
+
+/// The one value of a name among `application/x-www-form-urlencoded` pairs.
+fn field(pairs: &[u8], name: &str) -> Result<Option<String>, Doubled> {
+    let mut all = form_urlencoded::parse(pairs).filter(|(n, _)| n == name).map(|(_, value)| value.into_owned());
+    match (all.next(), all.next()) {
+        (Some(_), Some(_)) => Err(Doubled),
+        (value, _) => Ok(value),
     }
 }

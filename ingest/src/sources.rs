@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 
-use seriatim_schemas::declaration::{Algorithm, Encoding, Source, Verify};
+use seriatim_schemas::declaration::{SecretRef, Source};
+use seriatim_schemas::verification::{Algorithm, Encoding, Recipe, Verify};
 use thiserror::Error;
 
 use crate::identify::Identifier;
-use crate::secret::{LiveKey, SecretError, live_keys};
+use crate::secret::SecretError;
 use crate::verify::Verifier;
 
 /// A source, ready to verify and derive.
@@ -68,24 +69,29 @@ impl Sources {
 
 impl LiveSource {
     fn new(source: Source) -> Result<Self, SecretError> {
-        let rule = source.declaration.verify.clone().expect("validated with the declaration");
-        let keys = live_keys(&source.secrets, &rule)?;
+        let verify = source.declaration.verify.clone().expect("validated with the declaration");
+        let verifier = Verifier::new(verify, &source.secrets)?;
+        let verifier = verifier.with_settings(source.settings.clone(), source.public_url.clone());
         let mut kept_headers = source.declaration.header_names();
         kept_headers.retain(|name| name != "content-type");
         let identifier = Identifier::new(source.declaration.clone());
-        Ok(Self { verifier: Verifier::new(rule, keys), identifier, kept_headers, source })
+        Ok(Self { verifier, identifier, kept_headers, source })
     }
 }
 
 fn decoy(key: [u8; 32]) -> Verifier {
-    let rule = Verify {
+    let recipe = Recipe {
         algorithm: Algorithm::HmacSha256,
         signature: "const:00".parse().expect("a valid selector"),
         encoding: Encoding::Hex,
-        signed: "{body}".to_owned(),
-        key: Default::default(),
-        key_prefix: None,
+        signed: Some("{body}".parse().expect("a valid template")),
+        key: Vec::new(),
         timestamp: None,
+        require: Vec::new(),
+        digests: Vec::new(),
+        jwt: None,
+        either_port: false,
+        unsigned_body: false,
     };
-    Verifier::new(rule, vec![LiveKey::new(0, &key)])
+    Verifier::new(Verify(vec![recipe]), &[SecretRef::Value(hex::encode(key))]).expect("text is a key")
 }

@@ -1,119 +1,304 @@
-//! Verification: `HMAC(key, signed content) == signature`, over the raw bytes, with every live secret, in
-//! constant time. Whatever is missing, doubled or malformed is refused.
+//! Verification: is this request what a holder of a live secret sent? By the recipes of the declaration, over
+//! the raw bytes, with every live secret, in constant time. Whatever is missing, doubled or malformed is
+//! refused.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use hmac::Mac;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use jiff::Timestamp;
-use seriatim_schemas::declaration::{Encoding, TemplatePart, TimestampRule, TimestampUnit, Verify, template_parts};
+use seriatim_schemas::declaration::SecretRef;
+use seriatim_schemas::selector::{Place, Selector};
+use seriatim_schemas::verification::{Algorithm, DigestRule, Encoding, Recipe, TimestampRule, TimestampUnit, Verify};
+use seriatim_schemas::version::parse_instant;
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
 
 use crate::error::Refusal;
-use crate::request::{RequestView, SelectError};
-use crate::secret::LiveKey;
+use crate::extract::{Extracted, Shape};
+use crate::jwt::verify_token;
+use crate::key::LiveKey;
+use crate::request::{Claims, RequestView, SelectError, Settings};
+use crate::secret::{SecretError, read_secret};
+use crate::signed::{Piece, pieces};
 
 /// Most signatures of one request that are tried.
 pub const SIGNATURES_MAX: usize = 16;
 
+/// The recipes of a source, with its secrets as keys.
 #[derive(Debug)]
 pub struct Verifier {
-    rule: Verify,
-    parts: Vec<TemplatePart>,
+    recipes: Vec<Keyed>,
+    /// Places of the body that recipes read.
+    shape: Shape,
+    settings: Settings,
+    public_url: Option<String>,
+}
+
+#[derive(Debug)]
+struct Keyed {
+    recipe: Recipe,
     keys: Vec<LiveKey>,
+}
+
+/// Who signed, and what the token said where there is one.
+#[derive(Debug)]
+pub struct Verified<'v> {
+    /// The label of the secret that signed.
+    pub secret: &'v str,
+    pub claims: Option<Claims>,
+}
+
+/// What a recipe reads of a request.
+pub struct Reading<'a> {
+    pub request: &'a RequestView<'a>,
+    shape: &'a Shape,
+    extracted: Option<&'a Extracted<'a>>,
 }
 
 impl From<SelectError> for Refusal {
     fn from(error: SelectError) -> Self {
         match error {
-            SelectError::HeaderDoubled(_) | SelectError::QueryDoubled(_) => Self::HeaderDoubled,
+            SelectError::HeaderDoubled(_) | SelectError::QueryDoubled(_) | SelectError::FormDoubled(_) => {
+                Self::ValueDoubled
+            }
             SelectError::HeaderNotText(_) => Self::SignatureMalformed,
         }
     }
 }
 
 impl Verifier {
-    /// `rule` was validated; `keys` are not empty.
-    pub fn new(rule: Verify, keys: Vec<LiveKey>) -> Self {
-        let parts = template_parts(&rule.signed).expect("validated with the declaration");
-        Self { rule, parts, keys }
-    }
-
-    /// The label of the secret that signed the request.
-    pub fn verify(&self, request: &RequestView<'_>, now: Timestamp) -> Result<&str, Refusal> {
-        let signatures = self.signatures(request)?;
-        let timestamp = self.rule.timestamp.as_ref().map(|rule| read_timestamp(rule, request)).transpose()?;
-        let signed = self.signed(request, timestamp.as_deref())?;
-        let key = self.keys.iter().find(|key| {
-            signatures.iter().any(|signature| {
-                let mut mac = key.mac();
-                signed.iter().for_each(|part| mac.update(part));
-                mac.verify_slice(signature).is_ok()
-            })
+    /// `verify` was validated. A secret that is a key in none of the recipes is an error.
+    pub fn new(verify: Verify, secrets: &[SecretRef]) -> Result<Self, SecretError> {
+        let texts = secrets.iter().map(read_secret).collect::<Result<Vec<_>, _>>()?;
+        let pointers = verify.0.iter().flat_map(Recipe::selectors).filter_map(|s| match &s.place {
+            Place::Body(path) => Some(path.clone()),
+            _ => None,
         });
-        let key = key.ok_or(Refusal::SignatureMismatch)?;
-        if let (Some(rule), Some(text)) = (&self.rule.timestamp, &timestamp) {
-            check_window(rule, text, now)?;
+        let shape = Shape::new(pointers);
+        let mut recipes: Vec<_> = verify.0.into_iter().map(|recipe| Keyed { recipe, keys: Vec::new() }).collect();
+        for (index, text) in texts.iter().enumerate() {
+            let mut problem = None;
+            let mut fits = false;
+            for keyed in &mut recipes {
+                match LiveKey::new(index, text, &keyed.recipe) {
+                    Ok(key) => {
+                        keyed.keys.push(key);
+                        fits = true;
+                    }
+                    Err(error) => problem = Some(error),
+                }
+            }
+            if let Some(error) = problem.filter(|_| !fits) {
+                return Err(error);
+            }
         }
-        Ok(&key.label)
+        Ok(Self { recipes, shape, settings: BTreeMap::new(), public_url: None })
     }
 
-    fn signatures(&self, request: &RequestView<'_>) -> Result<Vec<Vec<u8>>, Refusal> {
-        let texts = select(&self.rule.signature, request)?;
+    /// With what the source says beside its secrets.
+    pub fn with_settings(self, settings: Settings, public_url: Option<String>) -> Self {
+        Self { settings, public_url, ..self }
+    }
+
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The sender's side: what the first recipe expects where its signature stands, by the first key. None where
+    /// only the provider can sign.
+    pub fn sign(&self, request: &RequestView<'_>, timestamp: Option<&str>) -> Result<Option<String>, Refusal> {
+        let extracted = if self.shape.is_empty() { None } else { self.shape.extract(request.body).ok() };
+        let reading = Reading { request, shape: &self.shape, extracted: extracted.as_ref() };
+        let Some((keyed, key)) = self.recipes.first().and_then(|k| Some((k, k.keys.first()?))) else {
+            return Ok(None);
+        };
+        let url = urls(self.public_url.as_deref().unwrap_or_default(), request.query, false).remove(0);
+        let template = keyed.recipe.signed.as_ref();
+        let signed = template.map_or(Ok(Vec::new()), |t| pieces(t, &reading, &url, timestamp))?;
+        Ok(key.sign(&signed).map(|signature| encode(&keyed.recipe, &signature)))
+    }
+
+    /// The first recipe that holds; else the refusal of the last whose signature was there at all.
+    pub fn verify(&self, request: &RequestView<'_>, now: Timestamp) -> Result<Verified<'_>, Refusal> {
+        let extracted = if self.shape.is_empty() { None } else { self.shape.extract(request.body).ok() };
+        let reading = Reading { request, shape: &self.shape, extracted: extracted.as_ref() };
+        let mut refusal = Refusal::SignatureMissing;
+        for keyed in &self.recipes {
+            match keyed.verify(&reading, self.public_url.as_deref().unwrap_or_default(), now) {
+                Ok(verified) => return Ok(verified),
+                Err(Refusal::SignatureMissing) => {}
+                Err(other) => refusal = other,
+            }
+        }
+        Err(refusal)
+    }
+}
+
+impl Keyed {
+    fn verify(&self, reading: &Reading<'_>, public_url: &str, now: Timestamp) -> Result<Verified<'_>, Refusal> {
+        let recipe = &self.recipe;
+        let texts = reading.all(&recipe.signature)?;
         if texts.iter().all(String::is_empty) {
             return Err(Refusal::SignatureMissing);
         }
-        let decoded = texts.iter().take(SIGNATURES_MAX).filter_map(|text| self.decode(text));
-        let decoded: Vec<_> = decoded.collect();
-        if decoded.is_empty() { Err(Refusal::SignatureMalformed) } else { Ok(decoded) }
+        let urls = urls(public_url, reading.request.query, recipe.either_port);
+        let (key, claims) = match &recipe.jwt {
+            Some(rule) => {
+                let token = texts.first().ok_or(Refusal::SignatureMissing)?;
+                verify_token(token, rule, &self.keys, now).map(|(key, claims)| (key, Some(claims)))?
+            }
+            None => (self.signer(reading, &texts, &urls)?, None),
+        };
+        let request = RequestView { claims: claims.as_ref(), ..*reading.request };
+        let believed = Reading { request: &request, ..*reading };
+        for require in &recipe.require {
+            let (found, wanted) = (believed.one(&require.from)?, believed.one(&require.equals)?);
+            if found.is_none() || found != wanted {
+                return Err(Refusal::RequireMismatch);
+            }
+        }
+        for rule in &recipe.digests {
+            if !urls.iter().any(|url| check_digest(rule, &believed, url).is_ok()) {
+                return Err(Refusal::DigestMismatch);
+            }
+        }
+        if let Some(rule) = &recipe.timestamp {
+            check_window(rule, &read_timestamp(rule, &believed)?, now)?;
+        }
+        Ok(Verified { secret: &key.label, claims })
     }
 
-    fn decode(&self, text: &str) -> Option<Vec<u8>> {
-        match self.rule.encoding {
-            Encoding::Hex => hex::decode(text).ok(),
-            Encoding::Base64 => STANDARD.decode(text).ok(),
+    /// The key that made one of the signatures.
+    fn signer(&self, reading: &Reading<'_>, texts: &[String], urls: &[Cow<'_, str>]) -> Result<&LiveKey, Refusal> {
+        let decoded = texts.iter().take(SIGNATURES_MAX).filter_map(|text| decode_signature(&self.recipe, text));
+        let signatures: Vec<_> = decoded.collect();
+        if signatures.is_empty() {
+            return Err(Refusal::SignatureMalformed);
+        }
+        let timestamp = self.recipe.timestamp.as_ref().map(|rule| read_timestamp(rule, reading)).transpose()?;
+        for url in urls {
+            let signed: Vec<Piece<'_>> = match &self.recipe.signed {
+                Some(template) => pieces(template, reading, url, timestamp.as_deref())?,
+                None => Vec::new(),
+            };
+            let signs = |key: &&LiveKey| signatures.iter().any(|signature| key.signed(&signed, signature));
+            if let Some(key) = self.keys.iter().find(signs) {
+                return Ok(key);
+            }
+        }
+        Err(Refusal::SignatureMismatch)
+    }
+}
+
+impl Reading<'_> {
+    fn all(&self, selector: &Selector) -> Result<Vec<String>, Refusal> {
+        let pointer = |path: &[String]| match self.extracted {
+            Some(extracted) => self.shape.text(extracted, path).map_err(|_| Refusal::BodyMalformed),
+            None => Err(Refusal::BodyMalformed),
+        };
+        self.request.select(selector, pointer)
+    }
+
+    /// The one value of a selector; two are as bad as a doubled header.
+    pub fn one(&self, selector: &Selector) -> Result<Option<String>, Refusal> {
+        let mut values = self.all(selector)?;
+        match (values.pop(), values.is_empty()) {
+            (Some(_), false) => Err(Refusal::ValueDoubled),
+            (value, _) => Ok(value),
         }
     }
+}
 
-    fn signed<'r>(&'r self, request: &RequestView<'r>, timestamp: Option<&'r str>) -> Result<Vec<&'r [u8]>, Refusal> {
-        let bytes = |part: &'r TemplatePart| {
-            Ok(match part {
-                TemplatePart::Text(text) => text.as_bytes(),
-                TemplatePart::Body => request.body,
-                TemplatePart::Timestamp => timestamp.ok_or(Refusal::TimestampMalformed)?.as_bytes(),
-                TemplatePart::Header(name) => request.header(name)?.ok_or(Refusal::HeaderMissing)?.as_bytes(),
-            })
+/// A signature's bytes, as the recipe says it is written.
+fn decode_signature(recipe: &Recipe, text: &str) -> Option<Vec<u8>> {
+    match recipe.algorithm {
+        Algorithm::Basic => {
+            let (scheme, credentials) = text.split_once(' ')?;
+            scheme.eq_ignore_ascii_case("basic").then(|| STANDARD.decode(credentials).ok())?
+        }
+        _ => decode(recipe.encoding, text),
+    }
+}
+
+fn decode(encoding: Encoding, text: &str) -> Option<Vec<u8>> {
+    match encoding {
+        Encoding::Text => Some(text.as_bytes().to_vec()),
+        Encoding::Hex => hex::decode(text).ok(),
+        Encoding::Base64 => STANDARD.decode(text).ok(),
+        Encoding::Base64Url => URL_SAFE_NO_PAD.decode(text).ok(),
+    }
+}
+
+fn encode(recipe: &Recipe, signature: &[u8]) -> String {
+    match (recipe.algorithm, recipe.encoding) {
+        (Algorithm::Basic, _) => format!("Basic {}", STANDARD.encode(signature)),
+        (_, Encoding::Text) => String::from_utf8_lossy(signature).into_owned(),
+        (_, Encoding::Hex) => hex::encode(signature),
+        (_, Encoding::Base64) => STANDARD.encode(signature),
+        (_, Encoding::Base64Url) => URL_SAFE_NO_PAD.encode(signature),
+    }
+}
+
+/// The URL that the provider was given, with the request's query; with and without its port where either may be
+/// what was signed.
+fn urls<'u>(public_url: &'u str, query: &str, either_port: bool) -> Vec<Cow<'u, str>> {
+    let with_query = |base: Cow<'u, str>| {
+        if query.is_empty() { base } else { Cow::Owned(format!("{base}?{query}")) }
+    };
+    let mut all = vec![with_query(Cow::Borrowed(public_url))];
+    if either_port && let Some((scheme, rest)) = public_url.split_once("://") {
+        let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let other = match host.rsplit_once(':') {
+            Some((bare, _)) => format!("{scheme}://{bare}{path}"),
+            None => format!("{scheme}://{host}:{}{path}", if scheme == "https" { 443 } else { 80 }),
         };
-        self.parts.iter().map(bytes).collect()
+        all.push(with_query(Cow::Owned(other)));
     }
+    all
 }
 
-/// Verification reads no JSON: its selectors were validated not to point into the body.
-fn select(selector: &seriatim_schemas::selector::Selector, request: &RequestView<'_>) -> Result<Vec<String>, Refusal> {
-    request.select(selector, |_| Ok::<_, Refusal>(None))
+fn check_digest(rule: &DigestRule, reading: &Reading<'_>, url: &str) -> Result<(), Refusal> {
+    let found = reading.one(&rule.from)?;
+    if rule.absent_if_empty && reading.request.body.is_empty() {
+        return if found.is_none() { Ok(()) } else { Err(Refusal::DigestMismatch) };
+    }
+    let found = found.and_then(|text| decode(rule.encoding, &text)).ok_or(Refusal::DigestMismatch)?;
+    let mut hash = Sha256::new();
+    for piece in pieces(&rule.of, reading, url, None)? {
+        if let Piece::Bytes(bytes) = piece {
+            hash.update(bytes);
+        }
+    }
+    if bool::from(hash.finalize().as_slice().ct_eq(&found)) { Ok(()) } else { Err(Refusal::DigestMismatch) }
 }
 
-fn read_timestamp(rule: &TimestampRule, request: &RequestView<'_>) -> Result<String, Refusal> {
-    let mut values = select(&rule.from, request)?;
-    match (values.pop(), values.is_empty()) {
-        (Some(text), true) => Ok(text),
-        (Some(_), false) => Err(Refusal::HeaderDoubled),
-        (None, _) => Err(Refusal::TimestampMalformed),
-    }
+fn read_timestamp(rule: &TimestampRule, reading: &Reading<'_>) -> Result<String, Refusal> {
+    reading.one(&rule.from)?.ok_or(Refusal::TimestampMalformed)
 }
 
 /// Exactly at a limit passes.
 fn check_window(rule: &TimestampRule, text: &str, now: Timestamp) -> Result<(), Refusal> {
-    let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    let value: i64 = text.parse().ok().filter(|_| digits).ok_or(Refusal::TimestampMalformed)?;
-    let (unit, now) = match rule.unit {
-        TimestampUnit::S => (1, now.as_second()),
-        TimestampUnit::Ms => (1000, now.as_millisecond()),
+    const NS_PER_S: i128 = 1_000_000_000;
+    let digits = |unit: i128, now: i128| -> Result<(i128, i128), Refusal> {
+        let is_number = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        let value: i64 = text.parse().ok().filter(|_| is_number).ok_or(Refusal::TimestampMalformed)?;
+        Ok((i128::from(value) * unit, now / unit * unit))
     };
-    let limit = |seconds: u64| i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(unit);
-    if now.saturating_sub(value) > limit(rule.past_max_s) {
+    let (at, now) = match rule.unit {
+        TimestampUnit::S => digits(NS_PER_S, now.as_nanosecond())?,
+        TimestampUnit::Ms => digits(NS_PER_S / 1000, now.as_nanosecond())?,
+        TimestampUnit::Iso => {
+            (parse_instant(text).ok_or(Refusal::TimestampMalformed)?.as_nanosecond(), now.as_nanosecond())
+        }
+    };
+    let limit = |seconds: u64| i128::from(seconds) * NS_PER_S;
+    if now - at > limit(rule.past_max_s) {
         return Err(Refusal::TimestampTooOld);
     }
     match rule.future_max_s {
-        Some(ahead) if value.saturating_sub(now) > limit(ahead) => Err(Refusal::TimestampTooNew),
+        Some(ahead) if at - now > limit(ahead) => Err(Refusal::TimestampTooNew),
         _ => Ok(()),
     }
 }

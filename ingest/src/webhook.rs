@@ -18,7 +18,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
 use uuid::Uuid;
 
-use crate::body::{InFlight, Share, drain, read_body};
+use crate::body::{InFlight, Share, read_body};
 use crate::config::{IngestConfig, RECORD_BYTES_MAX};
 use crate::error::{Refusal, WebhookError};
 use crate::identify::{Derived, TYPE_UNKNOWN};
@@ -26,6 +26,7 @@ use crate::log::Append;
 use crate::metrics::{IngestMetrics, RefusedLabels, SourceLabels, StatusLabels};
 use crate::request::RequestView;
 use crate::sources::{LiveSource, Sources};
+use crate::verify::{Verified, Verifier};
 
 /// What every request needs.
 #[derive(Clone)]
@@ -35,6 +36,8 @@ pub struct Edge {
     pub log: Arc<dyn Append>,
     pub metrics: IngestMetrics,
     pub in_flight: InFlight,
+    /// What time it is.
+    pub clock: fn() -> Timestamp,
     /// Appends under way; a stop waits for them.
     pub publishing: TaskTracker,
 }
@@ -66,10 +69,6 @@ pub async fn handle_webhook(
 
 async fn receive(edge: &Edge, tenant: String, name: String, request: Request) -> Result<Response, WebhookError> {
     let (parts, body) = request.into_parts();
-    if parts.method != Method::POST {
-        drain(body);
-        return Err(WebhookError::Method);
-    }
     let (body, share) = bounded(edge, &parts.headers, body).await?;
     let started = Instant::now();
     let target = parts.uri.path_and_query().map_or(String::new(), |t| t.as_str().to_owned());
@@ -82,10 +81,10 @@ async fn receive(edge: &Edge, tenant: String, name: String, request: Request) ->
         query,
         headers: parts.headers,
         body,
-        at: Timestamp::now(),
+        at: (edge.clock)(),
     };
-    let (source, secret) = believe(edge, &received)?;
-    let record = to_record(source, &received, secret);
+    let (source, verified) = believe(edge, &received)?;
+    let record = to_record(source, &received, &verified);
     if record.size() > RECORD_BYTES_MAX {
         return Err(WebhookError::TooLarge { max: RECORD_BYTES_MAX });
     }
@@ -105,14 +104,15 @@ async fn bounded(edge: &Edge, headers: &HeaderMap, body: Body) -> Result<(Bytes,
     read_body(headers, body, edge.config.body_bytes_max, within, &edge.in_flight).await
 }
 
-/// The source, and the secret that signed. An unknown source is checked against a decoy: it must cost, and
+/// The source, and who signed. An unknown source is checked against a decoy: it must cost, and
 /// answer, the same as a bad signature.
-fn believe<'e>(edge: &'e Edge, received: &Received) -> Result<(&'e LiveSource, &'e str), WebhookError> {
-    let view = received.view();
+fn believe<'e>(edge: &'e Edge, received: &Received) -> Result<(&'e LiveSource, Verified<'e>), WebhookError> {
     let found = edge.sources.get(&received.tenant, &received.name);
+    let decoy = edge.sources.decoy();
+    let view = received.view(found.map_or(decoy, |source| &source.verifier));
     let verified = match found {
-        Some(source) => source.verifier.verify(&view, received.at).map(|secret| (source, secret)),
-        None => edge.sources.decoy().verify(&view, received.at).and(Err(Refusal::UnknownSource)),
+        Some(source) => source.verifier.verify(&view, received.at).map(|verified| (source, verified)),
+        None => decoy.verify(&view, received.at).and(Err(Refusal::UnknownSource)),
     };
     verified.map_err(|refusal| {
         let refusal = if found.is_none() { Refusal::UnknownSource } else { refusal };
@@ -126,16 +126,24 @@ fn believe<'e>(edge: &'e Edge, received: &Received) -> Result<(&'e LiveSource, &
 }
 
 impl Received {
-    fn view(&self) -> RequestView<'_> {
-        RequestView { headers: &self.headers, query: &self.query, body: &self.body }
+    fn view<'r>(&'r self, verifier: &'r Verifier) -> RequestView<'r> {
+        RequestView {
+            method: self.method.as_str(),
+            headers: &self.headers,
+            query: &self.query,
+            body: &self.body,
+            claims: None,
+            settings: verifier.settings(),
+        }
     }
 }
 
-fn to_record(source: &LiveSource, received: &Received, secret: &str) -> Record {
+fn to_record(source: &LiveSource, received: &Received, verified: &Verified<'_>) -> Record {
     let digest = Sha256Digest::of(&received.body);
     let id = RecordId { request: Uuid::now_v7(), item: 0 };
     let (tenant, name) = (&source.source.tenant, &source.source.name);
-    let (kind, key, derived) = match source.identifier.derive(&received.view(), &digest) {
+    let view = RequestView { claims: verified.claims.as_ref(), ..received.view(&source.verifier) };
+    let (kind, key, derived) = match source.identifier.derive(&view, &digest) {
         Ok(derived) => {
             let key = ObjectKey::new(tenant, name, &derived.object);
             (RecordKind::Event, RecordKey::Object(key), derived)
@@ -159,7 +167,7 @@ fn to_record(source: &LiveSource, received: &Received, secret: &str) -> Record {
         time: derived.time,
         recorded: received.at,
         digest,
-        secret: secret.to_owned(),
+        secret: verified.secret.to_owned(),
         method: received.method.to_string(),
         target: received.target.clone(),
         problem: derived.problem,

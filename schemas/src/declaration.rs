@@ -1,6 +1,8 @@
 //! Declarations: how a source is read. A preset is a declaration that ships with the binary; a source
 //! takes one and lays its own fields over it, or says everything itself.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +11,9 @@ use crate::name::check_name;
 use crate::pattern::Pattern;
 use crate::preset::Preset;
 use crate::problem::Problem;
-use crate::selector::{Expression, Place, Selector};
+use crate::selector::{Expression, Place};
+use crate::template::Template;
+use crate::verification::{Recipe, Verify};
 use crate::version::{RANK_UNLISTED, VersionKind, rank_of};
 
 /// Future bound where none is declared: a version further ahead than this is a dead letter.
@@ -31,6 +35,12 @@ pub struct SourceConfig {
     /// Live signing secrets. Several at once allow a rotation without a gap.
     #[serde(default)]
     pub secrets: Vec<SecretRef>,
+    /// Where the provider sends to, as it was told: some providers sign it. Without a query.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub public_url: Option<String>,
+    /// Values that the declaration reads as `setting:NAME`, such as an id that the provider gave.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub settings: BTreeMap<String, String>,
     /// What is declared here lies over the preset, field by field.
     #[serde(default)]
     pub declare: Declaration,
@@ -105,70 +115,6 @@ pub struct Declaration {
     pub answer: Option<Answer>,
 }
 
-/// How a signature is checked: `algorithm(key, signed) == signature`, over raw bytes.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Verify {
-    pub algorithm: Algorithm,
-    /// Where the signature stands; it may yield several, any of which suffices.
-    pub signature: Selector,
-    pub encoding: Encoding,
-    /// What was signed: text with {body}, {timestamp} and {header:NAME} in it.
-    pub signed: String,
-    /// How the text of a secret becomes the key.
-    #[serde(default)]
-    pub key: KeyEncoding,
-    /// A prefix of the secret's text that is not part of the key.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key_prefix: Option<String>,
-    /// When the request was signed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub timestamp: Option<TimestampRule>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum Algorithm {
-    #[serde(rename = "hmac-sha256")]
-    HmacSha256,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Encoding {
-    /// Either case.
-    Hex,
-    /// Canonical, with padding.
-    Base64,
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum KeyEncoding {
-    #[default]
-    Utf8,
-    Hex,
-    Base64,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct TimestampRule {
-    pub from: Selector,
-    pub unit: TimestampUnit,
-    /// Oldest allowed, in seconds; exactly at the limit passes.
-    pub past_max_s: u64,
-    /// Furthest ahead allowed, in seconds. Absent: no limit, as some providers' own libraries have it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub future_max_s: Option<u64>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum TimestampUnit {
-    S,
-    Ms,
-}
-
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VersionRule {
@@ -229,6 +175,8 @@ pub struct Source {
     pub name: String,
     pub preset: Option<String>,
     pub secrets: Vec<SecretRef>,
+    pub public_url: Option<String>,
+    pub settings: BTreeMap<String, String>,
     pub declaration: Declaration,
     /// Names this very declaration (header `st_decl`): 16 hex digits of its digest.
     pub revision: String,
@@ -302,28 +250,38 @@ impl Declaration {
         own.chain(self.version.iter().map(|v| &v.from)).chain(of_rules).collect()
     }
 
-    /// Headers that the signature covers, in lower case.
-    pub fn signed_headers(&self) -> Vec<String> {
-        let template = self.verify.as_ref().map_or("", |v| v.signed.as_str());
-        let named = template.split("{header:").skip(1).filter_map(|rest| rest.split_once('}'));
-        named.map(|(name, _)| name.to_ascii_lowercase()).collect()
-    }
-
-    /// Every header that verification or derivation reads, in lower case.
+    /// Every header that verification or derivation reads and that may be kept, in lower case.
     pub fn header_names(&self) -> Vec<String> {
-        let verify = self
-            .verify
-            .iter()
-            .flat_map(|v| [Some(&v.signature), v.timestamp.as_ref().map(|t| &t.from)].into_iter().flatten());
-        let all = self.expressions().into_iter().flat_map(Expression::selectors).chain(verify);
-        let named = all.filter_map(|s| match &s.place {
-            Place::Header(name) => Some(name.clone()),
+        let selectors = self.expressions().into_iter().flat_map(Expression::selectors);
+        let named = selectors.filter_map(|s| match &s.place {
+            Place::Header(name) if name != "authorization" => Some(name.clone()),
             _ => None,
         });
-        let mut names: Vec<_> = named.chain(self.signed_headers()).collect();
+        let verify = self.verify.iter().flat_map(Verify::kept_headers);
+        let mut names: Vec<_> = named.chain(verify).collect();
         names.sort();
         names.dedup();
         names
+    }
+
+    /// Names of the settings that a source of this declaration must have.
+    pub fn setting_names(&self) -> Vec<&str> {
+        let verify = self.verify.iter().flat_map(|v| &v.0).flat_map(Recipe::selectors);
+        let all = self.expressions().into_iter().flat_map(Expression::selectors).chain(verify);
+        let mut names: Vec<_> = all
+            .filter_map(|s| match &s.place {
+                Place::Setting(name) => Some(name.as_str()),
+                _ => None,
+            })
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    /// Whether the source's public URL is part of what is signed.
+    pub fn needs_url(&self) -> bool {
+        self.verify.iter().flat_map(|v| &v.0).flat_map(Recipe::templates).any(Template::needs_url)
     }
 
     /// 16 hex digits that name this declaration.
@@ -394,72 +352,6 @@ impl Declaration {
     }
 }
 
-impl Verify {
-    fn problems(&self) -> Vec<Problem> {
-        let mut out = Vec::new();
-        let from = self.timestamp.as_ref().map(|t| ("timestamp.from", &t.from));
-        for (field, selector) in [("signature", &self.signature)].into_iter().chain(from) {
-            if !matches!(selector.place, Place::Header(_) | Place::Query(_)) {
-                out.push(Problem::at(field, "must be a header or a query parameter"));
-            }
-        }
-        if self.signature.optional {
-            out.push(Problem::at("signature", "cannot be optional: every request is verified"));
-        }
-        match template_parts(&self.signed) {
-            Err(part) => out.push(Problem::at(
-                "signed",
-                format!("{part:?} is unknown: write {{body}}, {{timestamp}} or {{header:NAME}}"),
-            )),
-            Ok(parts) => {
-                if !parts.contains(&TemplatePart::Body) {
-                    out.push(Problem::at("signed", "does not cover {body}: a forger could change it"));
-                }
-                if parts.contains(&TemplatePart::Timestamp) && self.timestamp.is_none() {
-                    out.push(Problem::at("timestamp", "is missing, but signed names {timestamp}"));
-                }
-            }
-        }
-        if self.timestamp.as_ref().is_some_and(|t| t.past_max_s == 0) {
-            out.push(Problem::at("timestamp.past_max_s", "is 0: every request would be too old"));
-        }
-        out
-    }
-}
-
-/// A piece of what was signed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum TemplatePart {
-    Text(String),
-    Body,
-    Timestamp,
-    /// Lower case.
-    Header(String),
-}
-
-/// Reads a template such as `{header:webhook-id}.{timestamp}.{body}`; on error, the part that is unknown.
-pub fn template_parts(template: &str) -> Result<Vec<TemplatePart>, String> {
-    let mut out = Vec::new();
-    let mut rest = template;
-    while let Some((text, behind)) = rest.split_once('{') {
-        let (part, behind) = behind.split_once('}').ok_or_else(|| format!("{{{behind}"))?;
-        if !text.is_empty() {
-            out.push(TemplatePart::Text(text.to_owned()));
-        }
-        out.push(match part.split_once(':') {
-            None if part == "body" => TemplatePart::Body,
-            None if part == "timestamp" => TemplatePart::Timestamp,
-            Some(("header", name)) if !name.is_empty() => TemplatePart::Header(name.to_ascii_lowercase()),
-            _ => return Err(format!("{{{part}}}")),
-        });
-        rest = behind;
-    }
-    if !rest.is_empty() {
-        out.push(TemplatePart::Text(rest.to_owned()));
-    }
-    Ok(out)
-}
-
 impl SourceConfig {
     /// The whole source, or all its mistakes with paths relative to it.
     pub fn resolve(&self) -> Result<Source, Vec<Problem>> {
@@ -490,6 +382,7 @@ impl SourceConfig {
         let declaration = base.map(|base| base.overlaid(self.declare.clone()));
         if let Some(declaration) = &declaration {
             problems.extend(declaration.problems().into_iter().map(|p| p.under("declare")));
+            problems.extend(self.setting_problems(declaration));
         }
         match declaration {
             Some(declaration) if problems.is_empty() => Ok(Source {
@@ -497,11 +390,40 @@ impl SourceConfig {
                 name: self.name.clone(),
                 preset: self.preset.clone(),
                 secrets: self.secrets.clone(),
+                public_url: self.public_url.clone(),
+                settings: self.settings.clone(),
                 revision: declaration.revision(),
                 declaration,
             }),
             _ => Err(problems),
         }
+    }
+
+    /// What the declaration needs of this source beside secrets.
+    fn setting_problems(&self, declaration: &Declaration) -> Vec<Problem> {
+        let mut out = Vec::new();
+        let names = declaration.setting_names();
+        for name in names.iter().filter(|name| self.settings.get(**name).is_none_or(|text| text.is_empty())) {
+            out.push(Problem::at(format!("settings.{name}"), "is missing: the declaration reads it"));
+        }
+        for name in self.settings.keys().filter(|name| !names.contains(&name.as_str())) {
+            out.push(Problem::at(format!("settings.{name}"), "is read by nothing in the declaration"));
+        }
+        let is_url = |url: &str| {
+            let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
+            rest.is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/')) && !url.contains(['?', '#', ' '])
+        };
+        match &self.public_url {
+            None if declaration.needs_url() => out.push(Problem::at(
+                "public_url",
+                "is missing: this provider signs the URL that it was given, such as \"https://hooks.example.com/in/acme/shop\"",
+            )),
+            Some(url) if !is_url(url) => {
+                out.push(Problem::at("public_url", format!("{url:?} is no URL of http or https without a query")));
+            }
+            _ => {}
+        }
+        out
     }
 }
 

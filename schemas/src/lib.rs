@@ -5,6 +5,7 @@
 //! - [`id`]: record ids, and the row that an event id gets in the store
 //! - [`version`]: version kinds and the order-preserving order key
 //! - [`selector`], [`pattern`], [`declaration`], [`preset`]: how a source is read, as data
+//! - [`verification`], [`template`]: how its requests are verified, as data
 //! - [`body`]: from the signed bytes to the JSON document
 //! - [`problem`], [`document`]: every mistake of a configuration file at once, each with its line
 //! - [`record`]: one entry of the log and its CloudEvents headers
@@ -28,4 +29,6 @@ pub mod record;
 pub mod row;
 pub mod selector;
 pub mod tables;
+pub mod template;
+pub mod verification;
 pub mod version;

@@ -3,6 +3,9 @@
 //! ```text
 //! body:/data/object/id                            JSON pointer into the signed document
 //! header:X-GitHub-Delivery    query:id            a header, a query parameter
+//! form:bt_signature                               a field of a form-encoded body
+//! claim:jti                                       a claim of the JWT that was verified
+//! setting:webhook_id                              a setting of the source
 //! const:hook                                      a text
 //! sha256(body)                                    the body's digest in hex
 //! header:Stripe-Signature | split:, | strip:v1=   steps, from left to right
@@ -11,16 +14,21 @@
 //! { join = ["const:hook", "body:/hook_id"], with = " " }
 //! ```
 //! Steps: `split:SEP` makes many values of one, `strip:PREFIX` keeps the values that start with it and
-//! strips it, `before:TEXT` and `after:TEXT` cut at its first occurrence, `lower` makes ASCII lower case.
-//! In a step's text `\s` is a space.
+//! strips it, `before:TEXT` and `after:TEXT` cut at its first occurrence, `lower` makes ASCII lower case,
+//! `trim` cuts white space at both ends, `item:N` keeps the value at N (from 0), `skip:N` drops the first N,
+//! `base64json:/POINTER` decodes base64 and takes what stands there in the JSON. In a step's text `\s` is a
+//! space.
 
 use std::fmt;
 use std::str::FromStr;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use thiserror::Error;
 
 /// Most values that `split` makes of one.
@@ -41,6 +49,12 @@ pub enum Place {
     /// Lower case.
     Header(String),
     Query(String),
+    /// A field of a form-encoded body.
+    Form(String),
+    /// A claim of the verified JWT.
+    Claim(String),
+    /// A setting of the source, by name.
+    Setting(String),
     Const(String),
     BodyDigest,
 }
@@ -52,12 +66,19 @@ pub enum Step {
     Before(String),
     After(String),
     Lower,
+    Trim,
+    /// Keeps one value, counted from 0.
+    Item(usize),
+    /// Drops the first values.
+    Skip(usize),
+    /// Base64 of JSON: the value at the pointer.
+    Base64Json(Vec<String>),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SelectorError {
     #[error(
-        "selector {text:?} names no place: write body:/POINTER, header:NAME, query:NAME, const:TEXT or sha256(body)"
+        "selector {text:?} names no place: write body:/POINTER, header:NAME, query:NAME, form:NAME, claim:NAME, setting:NAME, const:TEXT or sha256(body)"
     )]
     UnknownPlace { text: String },
     #[error("selector {text:?}: a JSON pointer is empty or starts with /, and ~ is written ~0 or ~1")]
@@ -65,7 +86,7 @@ pub enum SelectorError {
     #[error("selector {text:?}: the name is empty or holds characters that a header name cannot have")]
     BadName { text: String },
     #[error(
-        "selector {text:?}: step {step:?} is unknown: write split:SEP, strip:PREFIX, before:TEXT, after:TEXT or lower"
+        "selector {text:?}: step {step:?} is unknown: write split:SEP, strip:PREFIX, before:TEXT, after:TEXT, lower, trim, item:N, skip:N or base64json:/POINTER"
     )]
     UnknownStep { text: String, step: String },
 }
@@ -87,7 +108,12 @@ impl FromStr for Selector {
             }
             Some(("header", name)) if is_token(name) => Place::Header(name.to_ascii_lowercase()),
             Some(("query", name)) if !name.is_empty() => Place::Query(name.to_owned()),
-            Some(("header" | "query", _)) => return Err(SelectorError::BadName { text: owned() }),
+            Some(("form", name)) if !name.is_empty() => Place::Form(name.to_owned()),
+            Some(("claim", name)) if !name.is_empty() => Place::Claim(name.to_owned()),
+            Some(("setting", name)) if !name.is_empty() => Place::Setting(name.to_owned()),
+            Some(("header" | "query" | "form" | "claim" | "setting", _)) => {
+                return Err(SelectorError::BadName { text: owned() });
+            }
             Some(("const", value)) => Place::Const(value.to_owned()),
             None if place == "sha256(body)" => Place::BodyDigest,
             _ => return Err(SelectorError::UnknownPlace { text: owned() }),
@@ -107,8 +133,10 @@ impl fmt::Display for Selector {
 
 impl Step {
     fn parse(text: &str) -> Option<Self> {
-        if text == "lower" {
-            return Some(Self::Lower);
+        match text {
+            "lower" => return Some(Self::Lower),
+            "trim" => return Some(Self::Trim),
+            _ => {}
         }
         let (verb, argument) = text.split_once(':')?;
         let argument = argument.replace("\\s", " ");
@@ -120,6 +148,9 @@ impl Step {
             "strip" => Self::Strip(argument),
             "before" => Self::Before(argument),
             "after" => Self::After(argument),
+            "item" => Self::Item(argument.parse().ok()?),
+            "skip" => Self::Skip(argument.parse().ok()?),
+            "base64json" => Self::Base64Json(parse_pointer(&argument)?),
             _ => return None,
         })
     }
@@ -137,7 +168,25 @@ impl Step {
             Self::Before(text) => cut(|v, t| v.split_once(t).map(|(before, _)| before.to_owned()), text),
             Self::After(text) => cut(|v, t| v.split_once(t).map(|(_, after)| after.to_owned()), text),
             Self::Lower => values.into_iter().map(|v| v.to_ascii_lowercase()).collect(),
+            Self::Trim => values.iter().map(|v| v.trim().to_owned()).collect(),
+            Self::Item(at) => values.into_iter().skip(*at).take(1).collect(),
+            Self::Skip(count) => values.into_iter().skip(*count).collect(),
+            Self::Base64Json(pointer) => values.iter().filter_map(|v| base64_json(v, pointer)).collect(),
         }
+    }
+}
+
+/// The text at `pointer` in base64 of JSON; numbers and booleans as they are written.
+fn base64_json(text: &str, pointer: &[String]) -> Option<String> {
+    let document: Value = serde_json::from_slice(&STANDARD.decode(text).ok()?).ok()?;
+    let found = pointer.iter().try_fold(&document, |value, segment| match value {
+        Value::Array(items) => items.get(segment.parse::<usize>().ok()?),
+        other => other.get(segment),
+    })?;
+    match found {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(_) | Value::Bool(_) => Some(found.to_string()),
+        _ => None,
     }
 }
 
@@ -258,8 +307,8 @@ impl JsonSchema for Selector {
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
             "type": "string",
-            "description": "Where a value stands: body:/POINTER, header:NAME, query:NAME, const:TEXT or sha256(body), then steps: | split:SEP | strip:PREFIX | before:TEXT | after:TEXT | lower",
-            "pattern": r"^\??(body:|header:|query:|const:|sha256\(body\))"
+            "description": "Where a value stands: body:/POINTER, header:NAME, query:NAME, form:NAME, claim:NAME, setting:NAME, const:TEXT or sha256(body), then steps: | split:SEP | strip:PREFIX | before:TEXT | after:TEXT | lower | trim | item:N | skip:N | base64json:/POINTER",
+            "pattern": r"^\??(body:|header:|query:|form:|claim:|setting:|const:|sha256\(body\))"
         })
     }
 }
@@ -314,6 +363,11 @@ mod tests {
         assert_eq!(apply("header:x | before:/ | lower", "Orders/paid"), ["orders"]);
         assert_eq!(apply("header:x | after:/", "no slash"), [""; 0]);
         assert_eq!(apply("header:x | split:,", &",".repeat(1000)).len(), SPLIT_MAX);
+        assert_eq!(apply("header:x | split:, | trim | strip:v1=", "t=1, v1=a"), ["a"]);
+        assert_eq!(apply("header:x | split:, | skip:1", "1,a,b"), ["a", "b"]);
+        assert_eq!(apply("header:x | split:, | item:0", "1,a,b"), ["1"]);
+        assert_eq!(apply("header:x | base64json:/s", "eyJzIjoiYSJ9"), ["a"]);
+        assert_eq!(apply("header:x | base64json:/s", "eyJzIjo"), [""; 0]);
     }
 
     #[test]
@@ -326,6 +380,8 @@ mod tests {
             ("header:a b", "name is empty"),
             ("header:a | first", "split:SEP"),
             ("header:a | split:", "split:SEP"),
+            ("header:a | item:x", "item:N"),
+            ("setting:", "name is empty"),
         ];
         for (text, message) in table {
             let error = text.parse::<Selector>().expect_err("a mistake").to_string();

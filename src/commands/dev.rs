@@ -104,6 +104,8 @@ pub fn config(data: &Path, secret: Option<String>) -> anyhow::Result<Config> {
         name: preset.name.clone(),
         preset: Some(preset.name.clone()),
         secrets: secrets.clone(),
+        public_url: None,
+        settings: Default::default(),
         declare: generic_fields(&preset.name),
     };
     // Without a secret there is nothing to send to or to serve; what is stored can still be looked at.

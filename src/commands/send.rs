@@ -203,6 +203,8 @@ impl Target {
                 name: args.source.clone().unwrap_or_else(|| args.preset.clone()),
                 preset: Some(args.preset.clone()),
                 secrets: Vec::new(),
+                public_url: None,
+                settings: Default::default(),
                 revision: preset.declare.revision(),
                 declaration: preset.declare,
             },
@@ -222,12 +224,11 @@ impl Target {
             (None, Some(secret)) => read_secret(secret)?,
             (None, None) => bail!("the source has no secret: give --secret"),
         };
-        let rule = source.declaration.verify.clone().context("the source verifies nothing")?;
         let path = path(&source.tenant, &source.name);
         let urls = base
             .iter()
             .map(|url| if url.contains("/in/") { url.clone() } else { format!("{}{path}", url.trim_end_matches('/')) });
-        Ok(Self { urls: urls.collect(), signer: Signer::new(rule, &secret)?, source })
+        Ok(Self { urls: urls.collect(), signer: Signer::new(&source, &secret)?, source })
     }
 }
 

@@ -9,7 +9,14 @@ fn derive(declaration: Declaration, pairs: &[(&str, &str)], body: &str) -> Resul
         let name = HeaderName::from_bytes(name.as_bytes()).expect("a header name");
         headers.append(name, HeaderValue::from_bytes(value.as_bytes()).expect("a header value"));
     }
-    let view = RequestView { headers: &headers, query: "", body: body.as_bytes() };
+    let view = RequestView {
+        method: "POST",
+        headers: &headers,
+        query: "",
+        body: body.as_bytes(),
+        claims: None,
+        settings: &Default::default(),
+    };
     Identifier::new(declaration).derive(&view, &Sha256Digest::of(body.as_bytes()))
 }
 

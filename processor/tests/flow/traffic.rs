@@ -40,6 +40,8 @@ pub fn source(tenant: &str) -> Source {
         name: SOURCE.to_owned(),
         preset: None,
         secrets: Vec::new(),
+        public_url: None,
+        settings: Default::default(),
         declaration,
         revision: "1".to_owned(),
     }

@@ -79,7 +79,7 @@ signed = "{timestamp}.{boby}"
         "unknown field `objekt`",
         "names no place",
         "source.2.declare.answer.status: is 404",
-        "source.2.declare.verify.signature: must be a header or a query parameter",
+        "source.2.declare.verify.signature: must stand in the request",
         "{boby}",
     ] {
         assert!(found.contains(expected), "{expected} is not in\n{found}");
@@ -116,16 +116,29 @@ events = [{ type = "x.*", version = { from = "body:/at", kind = "rfc3339" } }]
 }
 
 #[test]
-fn templates_are_cut_into_parts() {
-    let parts = template_parts("{header:Webhook-Id}.{timestamp}.{body}").expect("known parts");
-    let dot = || TemplatePart::Text(".".into());
-    assert_eq!(
-        parts,
-        [TemplatePart::Header("webhook-id".into()), dot(), TemplatePart::Timestamp, dot(), TemplatePart::Body]
-    );
-    assert_eq!(template_parts("{url}"), Err("{url}".into()));
-    assert_eq!(template_parts("x{body"), Err("{body".into()));
-    assert_eq!(Preset::named("standard_webhooks").expect("exists").declare.signed_headers(), ["webhook-id"]);
+fn a_header_counts_as_signed_only_where_every_recipe_signs_it() {
+    let verify = Preset::named("standard_webhooks").expect("exists").declare.verify.expect("verifies");
+    assert_eq!(verify.signed_headers(), ["webhook-id"]);
+    let mut other = verify.0[0].clone();
+    other.signed = Some("{body}".parse().expect("a template"));
+    assert!(Verify(vec![verify.0[0].clone(), other]).signed_headers().is_empty());
+}
+
+#[test]
+fn settings_and_the_public_url_are_asked_for_where_they_are_read() {
+    let source = |extra: &str| {
+        format!(
+            "[[source]]\ntenant = \"a\"\nname = \"b\"\npreset = \"hmac\"\nsecrets = [{{ value = \"x\" }}]\n{extra}\n\
+             [source.declare]\nobject = \"body:/id\"\n[source.declare.verify]\nalgorithm = \"hmac-sha1\"\n\
+             signature = \"header:X-Sign\"\nencoding = \"base64\"\nsigned = \"{{url}}{{body}}{{setting:app}}\"\n"
+        )
+    };
+    let found = paths(&source("")).join("\n");
+    assert!(found.contains("source.0.settings.app: is missing") && found.contains("source.0.public_url: is missing"));
+    let good = "public_url = \"https://hooks.example.com/in\"\nsettings = { app = \"1\" }";
+    assert!(read(&source(good)).is_ok());
+    let found = paths(&source(&good.replace("app", "ap").replace("/in", "/in?x"))).join("\n");
+    assert!(found.contains("settings.ap: is read by nothing") && found.contains("is no URL"), "{found}");
 }
 
 #[test]
