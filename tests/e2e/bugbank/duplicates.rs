@@ -30,7 +30,7 @@ fn of_64_identical_requests_at_once_over_two_edges_one_is_applied_distributed() 
     system.start(Role::Ingest);
     wait_for_edge(&system);
     assert_ne!(first, system.edge);
-    all_at_once(&system, &[first, system.edge], 50);
+    all_at_once(&system, &[first, system.edge], 250);
 }
 
 /// A source whose events carry versions, and one whose events count.
