@@ -114,7 +114,7 @@ impl Identifier {
             Place::Body(_) | Place::BodyDigest | Place::Form(_) | Place::Const(_) => IdFrom::Body,
             Place::Header(name) if self.signed_headers.contains(name) => IdFrom::SignedHeader,
             Place::Claim(_) | Place::Setting(_) => IdFrom::SignedHeader,
-            Place::Header(_) | Place::Query(_) => IdFrom::UnsignedHeader,
+            Place::Header(_) | Place::Headers(_) | Place::Query(_) => IdFrom::UnsignedHeader,
         }
     }
 }
@@ -190,7 +190,7 @@ impl Reading<'_> {
 
 /// Of the parts of a joined id, one from a header decides how far the whole is trusted.
 fn least_trusted(parts: &[Selector]) -> &Selector {
-    let outside = parts.iter().find(|s| matches!(s.place, Place::Header(_) | Place::Query(_)));
+    let outside = parts.iter().find(|s| matches!(s.place, Place::Header(_) | Place::Headers(_) | Place::Query(_)));
     outside.unwrap_or(&parts[0])
 }
 

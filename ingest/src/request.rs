@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
 use seriatim_schemas::id::Sha256Digest;
-use seriatim_schemas::selector::{Place, Selector};
+use seriatim_schemas::selector::{Place, SPLIT_MAX, Selector, is_header};
 use thiserror::Error;
 
 /// A request as verification and derivation see it.
@@ -53,6 +53,16 @@ impl<'a> RequestView<'a> {
         }
     }
 
+    /// All values of the headers that `wanted` means.
+    fn headers(&self, wanted: &str) -> Result<Vec<String>, SelectError> {
+        let all = self.headers.iter().filter(|(name, _)| is_header(wanted, name.as_str())).take(SPLIT_MAX);
+        let text = |(name, value): (&HeaderName, &HeaderValue)| match std::str::from_utf8(value.as_bytes()) {
+            Ok(text) => Ok(text.to_owned()),
+            Err(_) => Err(SelectError::HeaderNotText(name.to_string())),
+        };
+        all.map(text).collect()
+    }
+
     fn query(&self, name: &str) -> Result<Option<String>, SelectError> {
         field(self.query.as_bytes(), name).map_err(|Doubled| SelectError::QueryDoubled(name.to_owned()))
     }
@@ -76,6 +86,10 @@ impl<'a> RequestView<'a> {
         pointer: impl FnOnce(&[String]) -> Result<Option<String>, E>,
     ) -> Result<Vec<String>, E> {
         let value = match &selector.place {
+            Place::Headers(wanted) => {
+                let values = self.headers(wanted)?;
+                return Ok(selector.steps.iter().fold(values, |values, step| step.apply(values)));
+            }
             Place::Body(path) => pointer(path)?,
             Place::Header(name) => self.header(name)?.map(str::to_owned),
             Place::Query(name) => self.query(name)?,

@@ -14,6 +14,7 @@ use jiff::Timestamp;
 use seriatim_schemas::id::{IdFrom, RecordId, Sha256Digest};
 use seriatim_schemas::key::{ObjectKey, RecordKey};
 use seriatim_schemas::record::{Record, RecordKind};
+use seriatim_schemas::selector::is_header;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
 use uuid::Uuid;
@@ -191,15 +192,12 @@ fn nothing_derived(id: &RecordId, problem: String) -> Derived {
 }
 
 fn kept_headers(source: &LiveSource, headers: &HeaderMap) -> Vec<(String, Bytes)> {
-    let values = |name: &String| {
-        let name = name.clone();
-        headers
-            .get_all(&name)
-            .iter()
-            .map(move |v| (name.clone(), Bytes::copy_from_slice(v.as_bytes())))
-            .collect::<Vec<_>>()
-    };
-    source.kept_headers.iter().flat_map(values).collect()
+    let is_kept = |name: &str| source.kept_headers.iter().any(|wanted| is_header(wanted, name));
+    let kept = headers.iter().filter(|(name, _)| is_kept(name.as_str()));
+    let mut kept: Vec<_> = kept.map(|(name, v)| (name.to_string(), Bytes::copy_from_slice(v.as_bytes()))).collect();
+    // A stable sort: values of one header stay in their order.
+    kept.sort_by(|a, b| a.0.cmp(&b.0));
+    kept
 }
 
 fn text_header(headers: &HeaderMap, name: &str) -> Option<String> {

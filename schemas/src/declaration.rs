@@ -253,12 +253,9 @@ impl Declaration {
     /// Every header that verification or derivation reads and that may be kept, in lower case.
     pub fn header_names(&self) -> Vec<String> {
         let selectors = self.expressions().into_iter().flat_map(Expression::selectors);
-        let named = selectors.filter_map(|s| match &s.place {
-            Place::Header(name) if name != "authorization" => Some(name.clone()),
-            _ => None,
-        });
+        let named = selectors.filter_map(|s| s.place.header()).filter(|name| *name != "authorization");
         let verify = self.verify.iter().flat_map(Verify::kept_headers);
-        let mut names: Vec<_> = named.chain(verify).collect();
+        let mut names: Vec<_> = named.map(str::to_owned).chain(verify).collect();
         names.sort();
         names.dedup();
         names

@@ -3,6 +3,8 @@
 //! ```text
 //! body:/data/object/id                            JSON pointer into the signed document
 //! header:X-GitHub-Delivery    query:id            a header, a query parameter
+//! headers:X-Signature-*                           all values of a header that may come more than once; of all
+//!                                                 headers that start so, where it ends in *
 //! form:bt_signature                               a field of a form-encoded body
 //! claim:jti                                       a claim of the JWT that was verified
 //! setting:webhook_id                              a setting of the source
@@ -48,6 +50,8 @@ pub enum Place {
     Body(Vec<String>),
     /// Lower case.
     Header(String),
+    /// Lower case; the start of names where it ends in `*`.
+    Headers(String),
     Query(String),
     /// A field of a form-encoded body.
     Form(String),
@@ -78,7 +82,7 @@ pub enum Step {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SelectorError {
     #[error(
-        "selector {text:?} names no place: write body:/POINTER, header:NAME, query:NAME, form:NAME, claim:NAME, setting:NAME, const:TEXT or sha256(body)"
+        "selector {text:?} names no place: write body:/POINTER, header:NAME, headers:NAME, query:NAME, form:NAME, claim:NAME, setting:NAME, const:TEXT or sha256(body)"
     )]
     UnknownPlace { text: String },
     #[error("selector {text:?}: a JSON pointer is empty or starts with /, and ~ is written ~0 or ~1")]
@@ -89,6 +93,24 @@ pub enum SelectorError {
         "selector {text:?}: step {step:?} is unknown: write split:SEP, strip:PREFIX, before:TEXT, after:TEXT, lower, trim, item:N, skip:N or base64json:/POINTER"
     )]
     UnknownStep { text: String, step: String },
+}
+
+impl Place {
+    /// The header that is read, in lower case; the start of names where it ends in `*`.
+    pub fn header(&self) -> Option<&str> {
+        match self {
+            Self::Header(name) | Self::Headers(name) => Some(name),
+            _ => None,
+        }
+    }
+}
+
+/// Whether a header of this name is meant by `wanted`, both in lower case.
+pub fn is_header(wanted: &str, name: &str) -> bool {
+    match wanted.strip_suffix('*') {
+        Some(start) => name.starts_with(start),
+        None => name == wanted,
+    }
 }
 
 impl FromStr for Selector {
@@ -107,11 +129,12 @@ impl FromStr for Selector {
                 Place::Body(parse_pointer(pointer).ok_or_else(|| SelectorError::BadPointer { text: owned() })?)
             }
             Some(("header", name)) if is_token(name) => Place::Header(name.to_ascii_lowercase()),
+            Some(("headers", name)) if is_token(name) => Place::Headers(name.to_ascii_lowercase()),
             Some(("query", name)) if !name.is_empty() => Place::Query(name.to_owned()),
             Some(("form", name)) if !name.is_empty() => Place::Form(name.to_owned()),
             Some(("claim", name)) if !name.is_empty() => Place::Claim(name.to_owned()),
             Some(("setting", name)) if !name.is_empty() => Place::Setting(name.to_owned()),
-            Some(("header" | "query" | "form" | "claim" | "setting", _)) => {
+            Some(("header" | "headers" | "query" | "form" | "claim" | "setting", _)) => {
                 return Err(SelectorError::BadName { text: owned() });
             }
             Some(("const", value)) => Place::Const(value.to_owned()),
@@ -307,8 +330,8 @@ impl JsonSchema for Selector {
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
             "type": "string",
-            "description": "Where a value stands: body:/POINTER, header:NAME, query:NAME, form:NAME, claim:NAME, setting:NAME, const:TEXT or sha256(body), then steps: | split:SEP | strip:PREFIX | before:TEXT | after:TEXT | lower | trim | item:N | skip:N | base64json:/POINTER",
-            "pattern": r"^\??(body:|header:|query:|form:|claim:|setting:|const:|sha256\(body\))"
+            "description": "Where a value stands: body:/POINTER, header:NAME, headers:NAME, query:NAME, form:NAME, claim:NAME, setting:NAME, const:TEXT or sha256(body), then steps: | split:SEP | strip:PREFIX | before:TEXT | after:TEXT | lower | trim | item:N | skip:N | base64json:/POINTER",
+            "pattern": r"^\??(body:|header:|headers:|query:|form:|claim:|setting:|const:|sha256\(body\))"
         })
     }
 }
@@ -348,6 +371,8 @@ mod tests {
     fn places_are_read() {
         assert_eq!(selector("body:/a~1b/c~0").place, Place::Body(vec!["a/b".into(), "c~".into()]));
         assert_eq!(selector("body:").place, Place::Body(vec![]));
+        assert_eq!(selector("headers:X-Id-*").place, Place::Headers("x-id-*".into()));
+        assert!(is_header("x-id-*", "x-id-2") && !is_header("x-id-*", "x-i") && !is_header("x-id", "x-id-2"));
         assert_eq!(selector("header:X-Id").place, Place::Header("x-id".into()));
         assert_eq!(selector("const:a:b").place, Place::Const("a:b".into()));
         assert!(selector("?body:/action").optional);

@@ -20,7 +20,7 @@ use std::str::FromStr;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::selector::{Place, Selector};
+use crate::selector::Selector;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template {
@@ -203,7 +203,8 @@ impl JsonSchema for Template {
 /// Lower-case names of the headers that a part reads.
 pub fn headers_of(part: &Part) -> Option<&str> {
     match part {
-        Part::Value(Selector { place: Place::Header(name), .. }) | Part::HeadersNamedBy(name) => Some(name),
+        Part::Value(selector) => selector.place.header(),
+        Part::HeadersNamedBy(name) => Some(name),
         _ => None,
     }
 }

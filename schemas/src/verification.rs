@@ -204,17 +204,14 @@ impl Verify {
 
     /// Headers that may be kept with a record, in lower case: those that are read, and are not the secret itself.
     pub fn kept_headers(&self) -> Vec<String> {
-        let secret = |recipe: &Recipe| match &recipe.signature.place {
-            Place::Header(name) if recipe.algorithm.is_sent_secret() => Some(name.clone()),
-            _ => None,
+        let secret = |recipe: &Recipe| {
+            let name = recipe.signature.place.header().filter(|_| recipe.algorithm.is_sent_secret());
+            name.map(str::to_owned)
         };
         let secrets: Vec<_> = self.0.iter().filter_map(secret).chain(["authorization".to_owned()]).collect();
-        let of_selectors = self.0.iter().flat_map(Recipe::selectors).filter_map(|s| match &s.place {
-            Place::Header(name) => Some(name.clone()),
-            _ => None,
-        });
+        let of_selectors = self.0.iter().flat_map(Recipe::selectors).filter_map(|s| s.place.header());
         let of_parts = self.0.iter().flat_map(Recipe::templates).flat_map(Template::flat).filter_map(headers_of);
-        let mut names: Vec<_> = of_selectors.chain(of_parts.map(str::to_owned)).collect();
+        let mut names: Vec<_> = of_selectors.chain(of_parts).map(str::to_owned).collect();
         names.retain(|name| !secrets.contains(name));
         names
     }

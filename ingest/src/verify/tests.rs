@@ -102,3 +102,25 @@ fn an_empty_secret_never_becomes_a_key() {
     }
     assert!(Verifier::new(verify, &[SecretRef::Env("SERIATIM_TEST_NOT_SET".into())]).is_err());
 }
+
+#[test]
+fn signatures_may_stand_in_several_headers() {
+    let recipe = |place: &str| {
+        let text = format!("algorithm = 'hmac-sha256'\nsignature = '{place}'\nencoding = 'hex'\nsigned = '{{body}}'");
+        Verifier::new(toml::from_str(&text).expect("a recipe"), &[SecretRef::Value("s".into())]).expect("a key")
+    };
+    let good = {
+        let mut mac: Hmac<Sha256> = KeyInit::new_from_slice(b"s").expect("any length");
+        mac.update(BODY);
+        hex::encode(mac.finalize().into_bytes())
+    };
+    let repeated = [("x-sign", "00"), ("x-sign", good.as_str())];
+    assert!(check(&recipe("headers:X-Sign"), &repeated, BODY, NOW).is_ok());
+    assert_eq!(check(&recipe("header:X-Sign"), &repeated, BODY, NOW), Err(Refusal::ValueDoubled));
+    let numbered = [("x-sign-1", "00"), ("x-sign-2", good.as_str())];
+    assert!(check(&recipe("headers:X-Sign-*"), &numbered, BODY, NOW).is_ok());
+    assert_eq!(
+        check(&recipe("headers:X-Sign-*"), &[("x-sig-1", good.as_str())], BODY, NOW),
+        Err(Refusal::SignatureMissing)
+    );
+}
