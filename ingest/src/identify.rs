@@ -88,7 +88,7 @@ impl Identifier {
         let (object, _) = read.value(object)?.ok_or_else(|| IdentifyError::NoObject { tried: describe(object) })?;
         let object = bounded("object", object, OBJECT_BYTES_MAX)?;
         let (event_id, id_from) = match read.optional(self.declaration.event_id.as_ref())? {
-            Some((text, selector)) => (bounded("event id", text, TEXT_BYTES_MAX)?, self.trust(selector)),
+            Some((text, found)) => (bounded("event id", text, TEXT_BYTES_MAX)?, self.trust(found)),
             None => (digest.to_string(), IdFrom::Digest),
         };
         let version = match plan.version.map(|rule| read.value(&rule.from)).transpose() {
@@ -105,10 +105,18 @@ impl Identifier {
         Ok(Derived { object, event_id, id_from, event_type, version: version.ok().flatten(), time, problem })
     }
 
-    /// How far an event id can be trusted, by where it was found.
-    fn trust(&self, selector: &Selector) -> IdFrom {
+    /// How far an event id can be trusted, by where it was found: as far as the least trusted part of it.
+    fn trust(&self, found: &Expression) -> IdFrom {
+        let all: Vec<_> = found.selectors().into_iter().map(|s| self.trust_of(s)).collect();
+        let worst = [IdFrom::UnsignedHeader, IdFrom::SignedHeader].into_iter().find(|from| all.contains(from));
+        worst.unwrap_or(IdFrom::Body)
+    }
+
+    fn trust_of(&self, selector: &Selector) -> IdFrom {
         match &selector.place {
-            Place::Body(path) if !self.declaration.verify.as_ref().is_some_and(|v| v.covers(path)) => {
+            place @ (Place::Body(_) | Place::Form(_))
+                if !self.declaration.verify.as_ref().is_some_and(|v| v.covers(place)) =>
+            {
                 IdFrom::UnsignedHeader
             }
             Place::Body(_) | Place::BodyDigest | Place::Form(_) | Place::Const(_) => IdFrom::Body,
@@ -148,14 +156,14 @@ impl Reading<'_> {
     fn optional<'e>(
         &self,
         expression: Option<&'e Expression>,
-    ) -> Result<Option<(String, &'e Selector)>, IdentifyError> {
+    ) -> Result<Option<(String, &'e Expression)>, IdentifyError> {
         expression.map_or(Ok(None), |e| self.value(e))
     }
 
-    /// The value, and the (first) selector that gave it. An empty text counts as missing.
-    fn value<'e>(&self, expression: &'e Expression) -> Result<Option<(String, &'e Selector)>, IdentifyError> {
+    /// The value, and the selector or join that gave it. An empty text counts as missing.
+    fn value<'e>(&self, expression: &'e Expression) -> Result<Option<(String, &'e Expression)>, IdentifyError> {
         match expression {
-            Expression::One(selector) => Ok(self.one(selector)?.map(|text| (text, selector))),
+            Expression::One(selector) => Ok(self.one(selector)?.map(|text| (text, expression))),
             Expression::FirstOf(all) => {
                 for expression in all {
                     if let Some(found) = self.value(expression)? {
@@ -173,7 +181,7 @@ impl Reading<'_> {
                         None => return Ok(None),
                     }
                 }
-                Ok((!texts.is_empty()).then(|| (texts.join(with), least_trusted(parts))))
+                Ok((!texts.is_empty()).then(|| (texts.join(with), expression)))
             }
         }
     }
@@ -186,12 +194,6 @@ impl Reading<'_> {
         let values = self.request.select(selector, pointer)?;
         Ok(values.into_iter().find(|text| !text.is_empty()))
     }
-}
-
-/// Of the parts of a joined id, one from a header decides how far the whole is trusted.
-fn least_trusted(parts: &[Selector]) -> &Selector {
-    let outside = parts.iter().find(|s| matches!(s.place, Place::Header(_) | Place::Headers(_) | Place::Query(_)));
-    outside.unwrap_or(&parts[0])
 }
 
 #[cfg(test)]

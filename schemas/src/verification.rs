@@ -193,12 +193,9 @@ impl Verify {
         names
     }
 
-    /// Whether every recipe binds what stands at `pointer` in the body.
-    pub fn covers(&self, pointer: &[String]) -> bool {
-        let named = |recipe: &Recipe| {
-            let mut selectors = recipe.signed.iter().flat_map(Template::selectors);
-            selectors.any(|s| matches!(&s.place, Place::Body(path) if path == pointer))
-        };
+    /// Whether every recipe binds what stands at `place`, a part of the body.
+    pub fn covers(&self, place: &Place) -> bool {
+        let named = |recipe: &Recipe| recipe.signed.iter().flat_map(Template::selectors).any(|s| s.place == *place);
         self.0.iter().all(|recipe| !recipe.unsigned_body || named(recipe))
     }
 
@@ -473,7 +470,8 @@ mod tests {
     fn parts_of_an_unsigned_body_count_as_signed_only_where_they_are_named() {
         let open = HMAC.replace("{body}", "{body:/a}") + "unsigned_body = true\n";
         let verify = read(&format!("[verify]\n{open}")).expect("readable");
-        assert!(verify.covers(&["a".to_owned()]) && !verify.covers(&["b".to_owned()]));
-        assert!(read(&format!("[verify]\n{HMAC}")).expect("readable").covers(&["b".to_owned()]));
+        let (a, b) = (Place::Body(vec!["a".to_owned()]), Place::Body(vec!["b".to_owned()]));
+        assert!(verify.covers(&a) && !verify.covers(&b) && !verify.covers(&Place::Form("a".to_owned())));
+        assert!(read(&format!("[verify]\n{HMAC}")).expect("readable").covers(&b));
     }
 }

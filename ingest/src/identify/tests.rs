@@ -62,6 +62,28 @@ fn standard_webhooks_signs_its_id_header() {
 }
 
 #[test]
+fn a_joined_id_is_trusted_as_far_as_its_least_trusted_part() {
+    let open = "object = 'const:o'\n[verify]\nalgorithm = 'hmac-sha256'\nsignature = 'header:X-S'\nencoding = 'hex'\n\
+        signed = '{header:x-id}{body:/token}{form:token}'\nunsigned_body = true\n";
+    let table = [
+        ("'body:/token'", IdFrom::Body),
+        ("'body:/event'", IdFrom::UnsignedHeader),
+        ("'form:event'", IdFrom::UnsignedHeader),
+        ("'header:x-id'", IdFrom::SignedHeader),
+        ("{ join = ['const:x', 'body:/token'] }", IdFrom::Body),
+        ("{ join = ['const:x', 'body:/event'] }", IdFrom::UnsignedHeader),
+        ("{ join = ['body:/token', 'header:x-id'] }", IdFrom::SignedHeader),
+        ("{ join = ['header:x-id', 'header:x-other'] }", IdFrom::UnsignedHeader),
+    ];
+    for (id, expected) in table {
+        let declaration = toml::from_str(&format!("event_id = {id}\n{open}")).expect("a declaration");
+        let body = if id.contains("form") { "event=e" } else { r#"{"token":"t","event":"e"}"# };
+        let derived = derive(declaration, &[("x-id", "i"), ("x-other", "u")], body).expect("whole");
+        assert_eq!(derived.id_from, expected, "{id}");
+    }
+}
+
+#[test]
 fn without_an_id_the_digest_names_the_event() {
     let derived = derive(hmac("object = 'body:/o'"), &[], r#"{"o":1}"#).expect("whole");
     assert_eq!(derived.id_from, IdFrom::Digest);
