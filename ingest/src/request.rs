@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
+use seriatim_schemas::body::{Doubled, form_value};
 use seriatim_schemas::id::Sha256Digest;
 use seriatim_schemas::selector::{Place, SPLIT_MAX, Selector, is_header};
 use thiserror::Error;
@@ -64,11 +65,11 @@ impl<'a> RequestView<'a> {
     }
 
     fn query(&self, name: &str) -> Result<Option<String>, SelectError> {
-        field(self.query.as_bytes(), name).map_err(|Doubled| SelectError::QueryDoubled(name.to_owned()))
+        form_value(self.query.as_bytes(), name).map_err(|Doubled| SelectError::QueryDoubled(name.to_owned()))
     }
 
     fn form(&self, name: &str) -> Result<Option<String>, SelectError> {
-        field(self.body, name).map_err(|Doubled| SelectError::FormDoubled(name.to_owned()))
+        form_value(self.body, name).map_err(|Doubled| SelectError::FormDoubled(name.to_owned()))
     }
 
     fn claim(&self, name: &str) -> Option<String> {
@@ -86,10 +87,7 @@ impl<'a> RequestView<'a> {
         pointer: impl FnOnce(&[String]) -> Result<Option<String>, E>,
     ) -> Result<Vec<String>, E> {
         let value = match &selector.place {
-            Place::Headers(wanted) => {
-                let values = self.headers(wanted)?;
-                return Ok(selector.steps.iter().fold(values, |values, step| step.apply(values)));
-            }
+            Place::Headers(_) => None,
             Place::Body(path) => pointer(path)?,
             Place::Header(name) => self.header(name)?.map(str::to_owned),
             Place::Query(name) => self.query(name)?,
@@ -99,18 +97,10 @@ impl<'a> RequestView<'a> {
             Place::Const(text) => Some(text.clone()),
             Place::BodyDigest => Some(Sha256Digest::of(self.body).to_string()),
         };
-        let values: Vec<_> = value.into_iter().collect();
+        let values = match &selector.place {
+            Place::Headers(wanted) => self.headers(wanted)?,
+            _ => value.into_iter().collect(),
+        };
         Ok(selector.steps.iter().fold(values, |values, step| step.apply(values)))
-    }
-}
-
-struct Doubled;
-
-/// The one value of a name among `application/x-www-form-urlencoded` pairs.
-fn field(pairs: &[u8], name: &str) -> Result<Option<String>, Doubled> {
-    let mut all = form_urlencoded::parse(pairs).filter(|(n, _)| n == name).map(|(_, value)| value.into_owned());
-    match (all.next(), all.next()) {
-        (Some(_), Some(_)) => Err(Doubled),
-        (value, _) => Ok(value),
     }
 }

@@ -4,14 +4,12 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use seriatim_schemas::body::FORM_FIELDS_MAX;
 use seriatim_schemas::template::{Part, Template};
 use sha2::{Digest, Sha256};
 
 use crate::error::Refusal;
 use crate::verify::Reading;
-
-/// Most pairs of a form or a query that are sorted.
-const PAIRS_MAX: usize = 1000;
 
 /// A piece of what was signed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,7 +88,7 @@ fn path_query(url: &str) -> &str {
 fn form_sorted(body: &[u8]) -> Result<String, Refusal> {
     let mut pairs: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (n, (name, value)) in form_urlencoded::parse(body).enumerate() {
-        if n == PAIRS_MAX {
+        if n == FORM_FIELDS_MAX {
             return Err(Refusal::BodyMalformed);
         }
         pairs.entry(name.into_owned()).or_default().push(value.into_owned());
@@ -105,8 +103,8 @@ fn form_sorted(body: &[u8]) -> Result<String, Refusal> {
 }
 
 fn query_sorted(query: &str) -> Result<String, Refusal> {
-    let mut pairs: Vec<&str> = query.split('&').filter(|pair| !pair.is_empty()).take(PAIRS_MAX + 1).collect();
-    if pairs.len() > PAIRS_MAX {
+    let mut pairs: Vec<&str> = query.split('&').filter(|pair| !pair.is_empty()).take(FORM_FIELDS_MAX + 1).collect();
+    if pairs.len() > FORM_FIELDS_MAX {
         return Err(Refusal::BodyMalformed);
     }
     pairs.sort_by_key(|pair| pair.split('=').next().map(str::to_owned));
@@ -133,8 +131,8 @@ mod tests {
         assert_eq!(form_sorted(b"b=2&a=1&b=1&b=2").as_deref(), Ok("a1b1b2"));
         assert_eq!(form_sorted("a=h%C3%A9+x&b=".as_bytes()).as_deref(), Ok("ahé xb"));
         assert_eq!(query_sorted("b=2&a=1").as_deref(), Ok("a=1&b=2"));
-        assert_eq!(form_sorted("a&".repeat(PAIRS_MAX + 1).as_bytes()), Err(Refusal::BodyMalformed));
-        assert_eq!(query_sorted(&"a&".repeat(PAIRS_MAX + 1)), Err(Refusal::BodyMalformed));
+        assert_eq!(form_sorted("a&".repeat(FORM_FIELDS_MAX + 1).as_bytes()), Err(Refusal::BodyMalformed));
+        assert_eq!(query_sorted(&"a&".repeat(FORM_FIELDS_MAX + 1)), Err(Refusal::BodyMalformed));
         assert_eq!(path_query("https://a.example/b?c"), "/b?c");
         assert_eq!(path_query("https://a.example"), "/");
     }

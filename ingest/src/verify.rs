@@ -144,12 +144,12 @@ impl Keyed {
             return Err(Refusal::SignatureMissing);
         }
         let urls = urls(public_url, reading.request.query, recipe.either_port);
-        let (key, claims) = match &recipe.jwt {
+        let (key, claims, timestamp) = match &recipe.jwt {
             Some(rule) => {
                 let token = texts.first().ok_or(Refusal::SignatureMissing)?;
-                verify_token(token, rule, &self.keys, now).map(|(key, claims)| (key, Some(claims)))?
+                verify_token(token, rule, &self.keys, now).map(|(key, claims)| (key, Some(claims), None))?
             }
-            None => (self.signer(reading, &texts, &urls)?, None),
+            None => self.signer(reading, &texts, &urls).map(|(key, timestamp)| (key, None, timestamp))?,
         };
         let request = RequestView { claims: claims.as_ref(), ..*reading.request };
         let believed = Reading { request: &request, ..*reading };
@@ -165,13 +165,19 @@ impl Keyed {
             }
         }
         if let Some(rule) = &recipe.timestamp {
-            check_window(rule, &read_timestamp(rule, &believed)?, now)?;
+            let text = timestamp.map_or_else(|| read_timestamp(rule, &believed), Ok)?;
+            check_window(rule, &text, now)?;
         }
         Ok(Verified { secret: &key.label, claims })
     }
 
-    /// The key that made one of the signatures.
-    fn signer(&self, reading: &Reading<'_>, texts: &[String], urls: &[Cow<'_, str>]) -> Result<&LiveKey, Refusal> {
+    /// The key that made one of the signatures, and the timestamp's text that it signed.
+    fn signer(
+        &self,
+        reading: &Reading<'_>,
+        texts: &[String],
+        urls: &[Cow<'_, str>],
+    ) -> Result<(&LiveKey, Option<String>), Refusal> {
         let decoded = texts.iter().take(SIGNATURES_MAX).filter_map(|text| decode_signature(&self.recipe, text));
         let signatures: Vec<_> = decoded.collect();
         if signatures.is_empty() {
@@ -184,8 +190,10 @@ impl Keyed {
                 None => Vec::new(),
             };
             let signs = |key: &&LiveKey| signatures.iter().any(|signature| key.signed(&signed, signature));
-            if let Some(key) = self.keys.iter().find(signs) {
-                return Ok(key);
+            let signer = self.keys.iter().find(signs);
+            drop(signed);
+            if let Some(key) = signer {
+                return Ok((key, timestamp));
             }
         }
         Err(Refusal::SignatureMismatch)

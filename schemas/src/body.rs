@@ -33,11 +33,23 @@ pub fn document<'a>(
     if body.iter().filter(|b| **b == b'&').count() >= FORM_FIELDS_MAX {
         return Err(BodyError::TooManyFields);
     }
-    let mut values = form_urlencoded::parse(body).filter(|(name, _)| name == field).map(|(_, value)| value);
-    match (values.next(), values.next()) {
-        (None, _) => Err(BodyError::FieldMissing { field: field.to_owned() }),
-        (Some(_), Some(_)) => Err(BodyError::FieldDoubled { field: field.to_owned() }),
-        (Some(value), None) => Ok(Cow::Owned(value.into_owned().into_bytes())),
+    match form_value(body, field) {
+        Ok(None) => Err(BodyError::FieldMissing { field: field.to_owned() }),
+        Err(Doubled) => Err(BodyError::FieldDoubled { field: field.to_owned() }),
+        Ok(Some(value)) => Ok(Cow::Owned(value.into_bytes())),
+    }
+}
+
+/// A name comes more than once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Doubled;
+
+/// The one value of a name among `application/x-www-form-urlencoded` pairs, of a form or of a query.
+pub fn form_value(pairs: &[u8], name: &str) -> Result<Option<String>, Doubled> {
+    let mut all = form_urlencoded::parse(pairs).filter(|(n, _)| n == name).map(|(_, value)| value.into_owned());
+    match (all.next(), all.next()) {
+        (Some(_), Some(_)) => Err(Doubled),
+        (value, _) => Ok(value),
     }
 }
 
