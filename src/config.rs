@@ -9,11 +9,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use seriatim_ingest::config::IngestConfig;
 use seriatim_processor::config::{CqlConfig, ProcessorConfig};
-use seriatim_schemas::declaration::{Source, SourceConfig};
 use seriatim_schemas::document::{self, Overlay};
 use seriatim_schemas::kafka::KafkaConfig;
 use seriatim_schemas::name::check_sink_name;
 use seriatim_schemas::problem::Problem;
+use seriatim_schemas::source::{Source, SourceConfig};
 
 /// Prefix of environment variables that lie over the file.
 const ENV_PREFIX: &str = "SERIATIM_";

@@ -4,6 +4,7 @@ mod admin;
 mod commands;
 mod config;
 mod engine;
+mod explain;
 mod logging;
 mod output;
 mod service;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use prometheus_client::registry::Registry;
 use seriatim_ingest::body::InFlight;
+use seriatim_ingest::fetch::{Fetcher, Https};
 use seriatim_ingest::metrics::IngestMetrics;
 use seriatim_ingest::sources::Sources;
 use seriatim_ingest::webhook::Edge;
@@ -142,6 +143,8 @@ fn edge_parts(
     Ok(Edge {
         sources: Arc::new(Sources::new(config.sources(), decoy_key)?),
         clock: jiff::Timestamp::now,
+        fetcher: Fetcher::new(Arc::new(Https::new()?)),
+        refused: Default::default(),
         in_flight: InFlight::new(config.ingest.in_flight_bytes_max, metrics.in_flight_bytes.clone()),
         config: Arc::new(config.ingest.clone()),
         log,

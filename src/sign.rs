@@ -4,8 +4,8 @@ use anyhow::{Context, bail};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use seriatim_ingest::request::RequestView;
 use seriatim_ingest::verify::Verifier;
-use seriatim_schemas::declaration::{SecretRef, Source};
 use seriatim_schemas::selector::{Place, Selector, Step};
+use seriatim_schemas::source::{SecretRef, Source};
 use seriatim_schemas::verification::{Recipe, TimestampUnit};
 
 /// One secret of a source, ready to sign by the first recipe.
@@ -39,6 +39,7 @@ impl Signer {
             query: "",
             body,
             claims: None,
+            item: None,
             settings: self.verifier.settings(),
         };
         let signature = self.verifier.sign(&request, timestamp.as_deref()).context("the request cannot be signed")?;
@@ -63,7 +64,7 @@ fn place(headers: &mut Vec<(String, String)>, selector: &Selector, value: &str) 
             Step::Strip(prefix) => member.insert_str(0, prefix),
             Step::Split(text) => separator = Some(text),
             Step::Lower | Step::Trim => {}
-            Step::Before(_) | Step::After(_) | Step::Item(_) | Step::Skip(_) | Step::Base64Json(_) => {
+            _ => {
                 bail!("{selector}: this step cannot be turned round")
             }
         }

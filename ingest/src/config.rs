@@ -36,7 +36,8 @@ impl Default for IngestConfig {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
-            body_bytes_max: 256 * 1024,
+            // The largest that a record takes: batches of 768 KB are common.
+            body_bytes_max: RECORD_BYTES_MAX - HEADER_BYTES_MAX,
             in_flight_bytes_max: 64 * 1024 * 1024,
             connections_max: 10_000,
             body_timeout_ms: 10_000,

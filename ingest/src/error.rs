@@ -46,6 +46,12 @@ pub enum Refusal {
     RequireMismatch,
     #[error("a digest is missing, or not of what was sent")]
     DigestMismatch,
+    #[error("the signer's certificate is not to be had, or not of a declared host")]
+    Certificate,
+    #[error("the secret that the handshake brings cannot be kept: there is one already, or no place for it")]
+    SecretNotKept,
+    #[error("the address that confirms the handshake cannot be fetched")]
+    ConfirmationFailed,
     #[error("a claim of the token does not hold")]
     ClaimMismatch,
     #[error("the timestamp is missing or not of the declared unit")]
@@ -69,6 +75,9 @@ impl Refusal {
             Self::SignatureMismatch => "signature_mismatch",
             Self::RequireMismatch => "require_mismatch",
             Self::DigestMismatch => "digest_mismatch",
+            Self::Certificate => "certificate",
+            Self::SecretNotKept => "secret_not_kept",
+            Self::ConfirmationFailed => "confirmation_failed",
             Self::ClaimMismatch => "claim_mismatch",
             Self::TimestampMalformed => "timestamp_malformed",
             Self::TimestampTooOld => "timestamp_too_old",
@@ -97,10 +106,11 @@ impl WebhookError {
         }
     }
 
-    /// What the sender is told. It names no cause that would help a forger.
+    /// What the sender is told. It names no cause that would help a forger; some providers demand that a refusal
+    /// has no body.
     pub fn public_text(&self) -> &'static str {
         match self {
-            Self::Refused(_) => "unauthorized",
+            Self::Refused(_) => "",
             Self::TooLarge { .. } | Self::NotDurable(AppendError::TooLarge { .. }) => "body too large",
             Self::Truncated(_) => "body incomplete",
             Self::TooSlow { .. } => "body too slow",

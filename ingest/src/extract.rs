@@ -9,6 +9,8 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
+use seriatim_schemas::pointer::{Segment, fixed_start, write_pointer};
+use seriatim_schemas::selector::{Place, SPLIT_MAX, Selector};
 use thiserror::Error;
 
 /// Deepest nesting of arrays and objects in a document.
@@ -61,6 +63,11 @@ impl Shape {
         shape
     }
 
+    /// What `selectors` read of a document.
+    pub fn of<'s>(selectors: impl IntoIterator<Item = &'s Selector>) -> Self {
+        Self::new(selectors.into_iter().flat_map(|s| s.place.pointers()))
+    }
+
     fn insert(&mut self, pointer: Vec<String>) {
         let mut node = &mut self.root;
         for segment in &pointer {
@@ -96,20 +103,91 @@ impl Shape {
         }
     }
 
-    /// The text of the value at `pointer`; none where it is missing or null. A number is as it was written.
+    /// The raw JSON at `pointer`, a slice of the document.
+    pub fn raw<'d>(&self, extracted: &Extracted<'d>, pointer: &[String]) -> Option<&'d str> {
+        let index = self.pointers.iter().position(|p| p == pointer)?;
+        extracted.values[index].map(RawValue::get)
+    }
+
+    /// The text of the value at `pointer`; none where it is missing or null. Numbers, true and false are as they
+    /// were written.
     pub fn text(&self, extracted: &Extracted<'_>, pointer: &[String]) -> Result<Option<String>, ExtractError> {
-        let index = self.pointers.iter().position(|p| p == pointer);
-        let Some(raw) = index.and_then(|i| extracted.values[i]) else { return Ok(None) };
-        let name = || format!("/{}", pointer.join("/"));
+        let Some(raw) = self.raw(extracted, pointer) else { return Ok(None) };
+        let name = || write_pointer(pointer);
         let not_scalar = |found| Err(ExtractError::NotScalar { pointer: name(), found });
-        match raw.get().as_bytes()[0] {
-            b'"' => serde_json::from_str(raw.get()).map(Some).map_err(|_| ExtractError::NotUnicode(name())),
+        match raw.as_bytes()[0] {
+            b'"' => serde_json::from_str(raw).map(Some).map_err(|_| ExtractError::NotUnicode(name())),
             b'n' => Ok(None),
             b'{' => not_scalar("an object"),
             b'[' => not_scalar("an array"),
-            b't' | b'f' => not_scalar("true or false"),
-            _ => Ok(Some(raw.get().to_owned())),
+            _ => Ok(Some(raw.to_owned())),
         }
+    }
+
+    /// What a selector's place reads of the document.
+    pub fn values(&self, extracted: &Extracted<'_>, place: &Place) -> Result<Vec<String>, ExtractError> {
+        match place {
+            Place::Body(pointer) => Ok(self.text(extracted, pointer)?.into_iter().collect()),
+            Place::BodyBy(segments) => Ok(self.text_by(extracted, segments)?.into_iter().collect()),
+            Place::Keys(pointer) => self.raw(extracted, pointer).map_or(Ok(Vec::new()), keys),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// The text at a pointer whose names stand elsewhere in the document.
+    fn text_by(&self, extracted: &Extracted<'_>, segments: &[Segment]) -> Result<Option<String>, ExtractError> {
+        let fixed = fixed_start(segments);
+        let mut rest = Vec::new();
+        for segment in &segments[fixed.len()..] {
+            let name = match segment {
+                Segment::Name(name) => Some(name.clone()),
+                Segment::NameAt(pointer) => self.text(extracted, pointer)?,
+            };
+            let Some(name) = name else { return Ok(None) };
+            rest.push(name);
+        }
+        let Some(raw) = self.raw(extracted, &fixed) else { return Ok(None) };
+        let below = Shape::new([rest.clone()]);
+        let found = below.extract(raw.as_bytes())?;
+        below.text(&found, &rest)
+    }
+}
+
+/// The names of an object's members, in their order; of anything else none.
+fn keys(raw: &str) -> Result<Vec<String>, ExtractError> {
+    if !raw.starts_with('{') {
+        return Ok(Vec::new());
+    }
+    let members: Members = serde_json::from_str(raw).map_err(|error| ExtractError::NotJson(error.to_string()))?;
+    Ok(members.0)
+}
+
+/// Names of members, at most [`SPLIT_MAX`].
+struct Members(Vec<String>);
+
+impl<'de> Deserialize<'de> for Members {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Names;
+
+        impl<'de> Visitor<'de> for Names {
+            type Value = Members;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members, A::Error> {
+                let mut names = Vec::new();
+                while let Some((name, _)) = map.next_entry::<String, IgnoredAny>()? {
+                    if names.len() < SPLIT_MAX {
+                        names.push(name);
+                    }
+                }
+                Ok(Members(names))
+            }
+        }
+
+        deserializer.deserialize_map(Names)
     }
 }
 
@@ -257,6 +335,24 @@ mod tests {
         assert_eq!(got, [Some("text".to_owned()), None]);
         let error = extract(&["/a", "/a/b"], br#"{"a": {"b": 1}}"#).expect_err("an object");
         assert_eq!(error, ExtractError::NotScalar { pointer: "/a".into(), found: "an object" });
+    }
+
+    #[test]
+    fn names_may_stand_elsewhere_and_be_values_themselves() {
+        let read = |place: &str, document: &str| {
+            let place = place.parse::<Selector>().expect("a selector").place;
+            let shape = Shape::new(place.pointers());
+            let extracted = shape.extract(document.as_bytes()).expect("JSON");
+            shape.values(&extracted, &place)
+        };
+        let document = r#"{"type":"payment","data":{"payment":{"id":7},"paymen":{"id":8}}}"#;
+        assert_eq!(read("body:/data/{/type}/id", document), Ok(vec!["7".to_owned()]));
+        assert_eq!(read("body:/data/{/none}/id", document), Ok(vec![]));
+        assert_eq!(read("keys:/data", document), Ok(vec!["payment".to_owned(), "paymen".to_owned()]));
+        assert_eq!(read("keys:", document), Ok(vec!["type".to_owned(), "data".to_owned()]));
+        assert_eq!(read("keys:/type", document), Ok(vec![]));
+        assert_eq!(read("body:", "\"x\""), Ok(vec!["x".to_owned()]));
+        assert_eq!(read("body:/a", r#"{"a":false}"#), Ok(vec!["false".to_owned()]));
     }
 
     #[test]

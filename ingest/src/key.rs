@@ -1,6 +1,8 @@
 //! One live secret as the key of a recipe's algorithm, ready to check signatures. Comparisons take the same
 //! time whatever differs. Nothing prints a key.
 
+use std::sync::atomic::AtomicI64;
+
 use aws_lc_rs::signature::{
     ECDSA_P256_SHA1_ASN1, ECDSA_P256_SHA256_ASN1, ECDSA_P256_SHA256_FIXED, ED25519, ParsedPublicKey,
     RSA_PKCS1_1024_8192_SHA1_FOR_LEGACY_USE_ONLY, RSA_PKCS1_2048_8192_SHA256, VerificationAlgorithm,
@@ -20,11 +22,14 @@ use crate::signed::Piece;
 
 /// Start of a PEM block (RFC 7468).
 const PEM_BEGIN: &str = "-----BEGIN PUBLIC KEY-----";
+const CERTIFICATE_BEGIN: &str = "-----BEGIN CERTIFICATE-----";
 const PEM_END: &str = "-----END PUBLIC KEY-----";
 
 pub struct LiveKey {
     /// `INDEX:` and 8 hex digits that name the key without telling it.
     pub label: String,
+    /// When it last signed a request, in unix seconds; 0: never.
+    pub last_used: AtomicI64,
     checker: Checker,
 }
 
@@ -73,7 +78,19 @@ impl LiveKey {
             Algorithm::Static | Algorithm::Basic => Checker::Sent(bytes),
             Algorithm::Jwt => Checker::Token(TokenKey::new(bytes)?),
         };
-        Ok(Self { label, checker })
+        Ok(Self { label, last_used: AtomicI64::new(0), checker })
+    }
+
+    /// The label without the place in the list, which changes when another secret is removed.
+    pub fn name(&self) -> &str {
+        self.label.split_once(':').map_or(&self.label, |(_, name)| name)
+    }
+
+    /// The key of a certificate that was fetched, and not given.
+    pub fn fetched(pem: &str, recipe: &Recipe) -> Result<Self, SecretError> {
+        let mut key = Self::new(0, pem, recipe)?;
+        key.label = key.label.replacen("0:", "certificate:", 1);
+        Ok(key)
     }
 
     /// Whether `signature` is this key's over `pieces`.
@@ -163,15 +180,23 @@ fn joined(pieces: &[Piece<'_>]) -> Vec<u8> {
     pieces.iter().flat_map(bytes).collect()
 }
 
-/// From PEM, DER (SubjectPublicKeyInfo), or the algorithm's own bare form.
+/// From PEM (a public key or a certificate), DER (SubjectPublicKeyInfo), or the algorithm's own bare form.
 fn public_key(algorithm: &'static dyn VerificationAlgorithm, bytes: &[u8]) -> Result<ParsedPublicKey, SecretError> {
-    let text = std::str::from_utf8(bytes).unwrap_or_default();
-    let inner = text.trim().strip_prefix(PEM_BEGIN).and_then(|rest| rest.strip_suffix(PEM_END));
+    let text = std::str::from_utf8(bytes).unwrap_or_default().trim();
+    let inner = text.strip_prefix(PEM_BEGIN).and_then(|rest| rest.strip_suffix(PEM_END));
     let der = match inner {
         Some(lines) => STANDARD.decode(lines.split_whitespace().collect::<String>()).map_err(|_| not_public())?,
+        None if text.starts_with(CERTIFICATE_BEGIN) => certificate_key(text.as_bytes())?,
         None => bytes.to_vec(),
     };
     ParsedPublicKey::new(algorithm, der).map_err(|_| not_public())
+}
+
+/// SubjectPublicKeyInfo of the first certificate of a PEM text.
+fn certificate_key(pem: &[u8]) -> Result<Vec<u8>, SecretError> {
+    let (_, block) = x509_parser::pem::parse_x509_pem(pem).map_err(|_| not_public())?;
+    let certificate = block.parse_x509().map_err(|_| not_public())?;
+    Ok(certificate.public_key().raw.to_vec())
 }
 
 fn not_public() -> SecretError {

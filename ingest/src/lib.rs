@@ -2,22 +2,31 @@
 //!
 //! - [`webhook`]: the way of one request, step by step
 //! - [`request`], [`body`]: what is read of it, under which bounds
+//! - [`handshake`]: requests that are answered and never published
+//! - [`batch`]: one request, many events
 //! - [`verify`], [`signed`], [`key`], [`jwt`], [`secret`]: signatures over raw bytes with every live secret
-//! - [`extract`], [`identify`]: event id, object, version and type, without a full parse
+//! - [`extract`], [`identify`], [`records`]: event id, object, version and type, without a full parse
+//! - [`fetch`]: certificates and confirmations, from declared hosts only
 //! - [`log`]: how to append, and only that; the other half of a log is the processor's
 //! - [`server`], [`listener`]: routes, connections, shutdown that loses nothing
+//! - [`refused`]: the last refusals, for whoever asks why
 //! - [`sources`], [`config`], [`error`], [`metrics`]
 
+pub mod batch;
 pub mod body;
 pub mod config;
 pub mod error;
 pub mod extract;
+pub mod fetch;
+pub mod handshake;
 pub mod identify;
 pub mod jwt;
 pub mod key;
 pub mod listener;
 pub mod log;
 pub mod metrics;
+pub mod records;
+pub mod refused;
 pub mod request;
 pub mod secret;
 pub mod server;

@@ -1,11 +1,17 @@
 //! What the edge counts. Labels are bounded: tenants and sources come from the configuration.
 
-use prometheus_client::encoding::EncodeLabelSet;
+use std::sync::Arc;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
+
+use crate::sources::Sources;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct SourceLabels {
@@ -33,6 +39,33 @@ pub struct IngestMetrics {
     pub answers: Family<StatusLabels, Counter>,
     pub acknowledgement_seconds: Histogram,
     pub in_flight_bytes: Gauge,
+}
+
+/// When each live secret last verified a request: what has not for days may be removed.
+#[derive(Debug)]
+pub struct SecretUse(pub Arc<Sources>);
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct SecretLabels {
+    tenant: String,
+    source: String,
+    secret: String,
+}
+
+impl Collector for SecretUse {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
+        let help = "When the secret last verified a request, in unix seconds; 0: not since the start";
+        let name = "seriatim_ingest_secret_last_used_timestamp_seconds";
+        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for live in self.0.all() {
+            let source = &live.source;
+            for (secret, at) in live.verifier.last_uses() {
+                let labels = SecretLabels { tenant: source.tenant.clone(), source: source.name.clone(), secret };
+                metric.encode_family(&labels)?.encode_gauge(&at)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Bounds of latency histograms, in seconds.

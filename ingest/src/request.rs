@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
-use seriatim_schemas::body::{Doubled, form_value};
-use seriatim_schemas::id::Sha256Digest;
 use seriatim_schemas::selector::{Place, SPLIT_MAX, Selector, is_header};
 use thiserror::Error;
+
+use crate::batch::Item;
+use seriatim_schemas::form::{FormError, FormKind, form_value, urlencoded_value};
 
 /// A request as verification and derivation see it.
 #[derive(Debug, Clone, Copy)]
@@ -16,9 +17,12 @@ pub struct RequestView<'a> {
     pub headers: &'a HeaderMap,
     /// The query as sent, without its question mark.
     pub query: &'a str,
+    /// Of a batch, the item where it is derived or verified by itself.
     pub body: &'a [u8],
     /// Of the JWT that was verified; none before.
     pub claims: Option<&'a Claims>,
+    /// Which item of a batch this is, where it is one.
+    pub item: Option<&'a Item>,
     pub settings: &'a Settings,
 }
 
@@ -34,10 +38,10 @@ pub enum SelectError {
     HeaderDoubled(String),
     #[error("header {0} is not text")]
     HeaderNotText(String),
-    #[error("query parameter {0} comes more than once")]
-    QueryDoubled(String),
-    #[error("form field {0} comes more than once")]
-    FormDoubled(String),
+    #[error("query parameter {name}: {error}")]
+    Query { name: String, error: FormError },
+    #[error("form field {name}: {error}")]
+    Form { name: String, error: FormError },
 }
 
 impl<'a> RequestView<'a> {
@@ -64,12 +68,19 @@ impl<'a> RequestView<'a> {
         all.map(text).collect()
     }
 
+    /// Whether the body is a form, by the content type.
+    pub fn form_kind(&self) -> Result<FormKind, SelectError> {
+        Ok(FormKind::of(self.header("content-type")?))
+    }
+
     fn query(&self, name: &str) -> Result<Option<String>, SelectError> {
-        form_value(self.query.as_bytes(), name).map_err(|Doubled| SelectError::QueryDoubled(name.to_owned()))
+        urlencoded_value(self.query.as_bytes(), name)
+            .map_err(|error| SelectError::Query { name: name.to_owned(), error })
     }
 
     fn form(&self, name: &str) -> Result<Option<String>, SelectError> {
-        form_value(self.body, name).map_err(|Doubled| SelectError::FormDoubled(name.to_owned()))
+        form_value(&self.form_kind()?, self.body, name)
+            .map_err(|error| SelectError::Form { name: name.to_owned(), error })
     }
 
     fn claim(&self, name: &str) -> Option<String> {
@@ -80,27 +91,26 @@ impl<'a> RequestView<'a> {
         }
     }
 
-    /// All values of `selector`, its steps applied. `pointer` yields what the document holds.
+    /// All values of `selector`, its steps applied. `document` reads the places that stand in the document.
     pub fn select<E: From<SelectError>>(
         &self,
         selector: &Selector,
-        pointer: impl FnOnce(&[String]) -> Result<Option<String>, E>,
+        document: impl FnOnce(&Place) -> Result<Vec<String>, E>,
     ) -> Result<Vec<String>, E> {
-        let value = match &selector.place {
-            Place::Headers(_) => None,
-            Place::Body(path) => pointer(path)?,
-            Place::Header(name) => self.header(name)?.map(str::to_owned),
-            Place::Query(name) => self.query(name)?,
-            Place::Form(name) => self.form(name)?,
-            Place::Claim(name) => self.claim(name),
-            Place::Setting(name) => self.settings.get(name).cloned(),
-            Place::Const(text) => Some(text.clone()),
-            Place::BodyDigest => Some(Sha256Digest::of(self.body).to_string()),
-        };
-        let values = match &selector.place {
-            Place::Headers(wanted) => self.headers(wanted)?,
-            _ => value.into_iter().collect(),
-        };
+        let one = |value: Option<String>| Ok::<_, E>(value.into_iter().collect());
+        let values: Vec<String> = match &selector.place {
+            place @ (Place::Body(_) | Place::BodyBy(_) | Place::Keys(_) | Place::BodyDigest) => document(place),
+            Place::Batch(pointer) => one(self.item.and_then(|item| item.context(pointer))),
+            Place::BatchIndex => one(self.item.map(|item| item.index.to_string())),
+            Place::BatchPath => one(self.item.map(|item| item.path.clone())),
+            Place::Header(name) => one(self.header(name)?.map(str::to_owned)),
+            Place::Headers(wanted) => Ok(self.headers(wanted)?),
+            Place::Query(name) => one(self.query(name)?),
+            Place::Form(name) => one(self.form(name)?),
+            Place::Claim(name) => one(self.claim(name)),
+            Place::Setting(name) => one(self.settings.get(name).cloned()),
+            Place::Const(text) => one(Some(text.clone())),
+        }?;
         Ok(selector.steps.iter().fold(values, |values, step| step.apply(values)))
     }
 }

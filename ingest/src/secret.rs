@@ -1,10 +1,13 @@
 //! From where a secret stands to its text. An empty secret is refused when the source is set up: a source
 //! is never open.
 
-use std::path::PathBuf;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
 
-use seriatim_schemas::declaration::SecretRef;
+use seriatim_schemas::source::SecretRef;
 use thiserror::Error;
+use uuid::Uuid;
 
 #[derive(Debug, Error)]
 pub enum SecretError {
@@ -26,10 +29,49 @@ pub fn read_secret(secret: &SecretRef) -> Result<String, SecretError> {
             let text = std::env::var(name).map_err(|_| SecretError::EnvMissing { name: name.clone() })?;
             (format!("environment variable {name}"), text)
         }
-        SecretRef::File(path) => {
+        SecretRef::File(path) | SecretRef::Handshake(path) => {
             let text = std::fs::read_to_string(path).map_err(|error| SecretError::File { path: path.into(), error })?;
             (format!("secret file {path}"), text.trim_end().to_owned())
         }
     };
     if text.trim().is_empty() { Err(SecretError::Empty { place }) } else { Ok(text) }
+}
+
+/// The texts of all secrets. One that a handshake has yet to bring is left out.
+pub fn read_secrets(secrets: &[SecretRef]) -> Result<Vec<String>, SecretError> {
+    let is_awaited = |secret: &&SecretRef| matches!(secret, SecretRef::Handshake(path) if !Path::new(path).exists());
+    secrets.iter().filter(|secret| !is_awaited(secret)).map(read_secret).collect()
+}
+
+/// Keeps the secret that a handshake brought, once: an existing file is an error of kind `AlreadyExists`.
+pub fn store_secret(path: &Path, text: &str) -> std::io::Result<()> {
+    // Linked into place: whoever sees the file sees all of it, and only the first of two gets there.
+    let draft = path.with_extension(format!("draft-{}", Uuid::new_v4().simple()));
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create_new(true).mode(0o600);
+    let written = options.open(&draft).and_then(|mut file| {
+        file.write_all(text.as_bytes())?;
+        file.sync_all()
+    });
+    let linked = written.and_then(|()| std::fs::hard_link(&draft, path));
+    let _ = std::fs::remove_file(&draft);
+    linked
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_handshake_counts() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("secret");
+        let secrets = [SecretRef::Handshake(path.display().to_string())];
+        assert!(read_secrets(&secrets).expect("awaited").is_empty());
+        store_secret(&path, "first").expect("kept");
+        let error = store_secret(&path, "second").expect_err("taken");
+        assert_eq!(error.kind(), std::io::ErrorKind::AlreadyExists);
+        assert_eq!(read_secrets(&secrets).expect("there"), ["first"]);
+        assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 1);
+    }
 }

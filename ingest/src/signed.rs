@@ -4,12 +4,12 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use seriatim_schemas::body::FORM_FIELDS_MAX;
 use seriatim_schemas::template::{Part, Template};
 use sha2::{Digest, Sha256};
 
 use crate::error::Refusal;
 use crate::verify::Reading;
+use seriatim_schemas::form::FORM_FIELDS_MAX;
 
 /// A piece of what was signed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,8 +26,18 @@ pub fn pieces<'a>(
     url: &str,
     timestamp: Option<&'a str>,
 ) -> Result<Vec<Piece<'a>>, Refusal> {
-    let mut out = Vec::with_capacity(template.parts.len());
-    for part in &template.parts {
+    pieces_of(&template.parts, reading, url, timestamp)
+}
+
+/// As [`pieces`], of some parts of a template.
+pub fn pieces_of<'a>(
+    parts: &'a [Part],
+    reading: &Reading<'a>,
+    url: &str,
+    timestamp: Option<&'a str>,
+) -> Result<Vec<Piece<'a>>, Refusal> {
+    let mut out = Vec::with_capacity(parts.len());
+    for part in parts {
         match part {
             Part::Group(inner) => {
                 let all: Result<Vec<_>, _> = inner.iter().map(|p| piece(p, reading, url, timestamp)).collect();
@@ -74,7 +84,8 @@ fn piece<'a>(
         Part::FormSorted => text(form_sorted(request.body)?),
         Part::QuerySorted => text(query_sorted(request.query)?),
         Part::HeadersNamedBy(header) => text(named_headers(header, reading)?),
-        Part::Group(_) => Err(Refusal::ValueMissing),
+        // A handshake's own: it stands in answers only.
+        Part::Token | Part::Group(_) => Err(Refusal::ValueMissing),
     }
 }
 

@@ -1,23 +1,41 @@
-//! The sources that this edge takes requests for, each compiled once.
+//! The sources that this edge takes requests for, each compiled once, and again when its secrets change.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use seriatim_schemas::declaration::{SecretRef, Source};
+use arc_swap::ArcSwap;
+use seriatim_schemas::expression::Expression;
+use seriatim_schemas::selector::Selector;
+use seriatim_schemas::source::{SecretRef, Source};
 use seriatim_schemas::verification::{Algorithm, Encoding, Recipe, Verify};
 use thiserror::Error;
 
+use crate::batch::Splitter;
+use crate::handshake::Handshakes;
 use crate::identify::Identifier;
-use crate::secret::SecretError;
+use crate::secret::{SecretError, read_secrets};
 use crate::verify::Verifier;
 
 /// A source, ready to verify and derive.
-#[derive(Debug)]
 pub struct LiveSource {
     pub source: Source,
     pub verifier: Verifier,
+    pub handshakes: Handshakes,
+    pub splitter: Option<Splitter>,
     pub identifier: Identifier,
     /// Headers that verification or derivation reads: these are kept in the record, to check it again.
     pub kept_headers: Vec<String>,
+    /// Those that derivation reads: an item of a batch keeps no others.
+    pub item_headers: Vec<String>,
+    /// Headers that are themselves the secret, in lower case.
+    pub secret_headers: Vec<String>,
+    secrets: Vec<String>,
+}
+
+impl std::fmt::Debug for LiveSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "LiveSource({}/{})", self.source.tenant, self.source.name)
+    }
 }
 
 #[derive(Debug, Error)]
@@ -28,33 +46,36 @@ pub enum SourcesError {
     Doubled { tenant: String, source_name: String },
 }
 
+/// By tenant, then by name.
+type ByName = HashMap<String, HashMap<String, Arc<LiveSource>>>;
+
 /// All sources by tenant and name, and a decoy for names that are unknown.
 #[derive(Debug)]
 pub struct Sources {
-    by_name: HashMap<(String, String), LiveSource>,
+    by_name: ArcSwap<ByName>,
     decoy: Verifier,
 }
 
 impl Sources {
     /// Compiles all sources. `decoy_key` is random: no one has a secret for an unknown source.
     pub fn new(sources: Vec<Source>, decoy_key: [u8; 32]) -> Result<Self, SourcesError> {
-        let mut by_name = HashMap::new();
+        let mut by_name = ByName::new();
         for source in sources {
             let (tenant, source_name) = (source.tenant.clone(), source.name.clone());
-            let live = LiveSource::new(source).map_err(|error| SourcesError::Secret {
-                tenant: tenant.clone(),
-                source_name: source_name.clone(),
-                error,
+            let secrets = read_secrets(&source.secrets);
+            let live = secrets.and_then(|secrets| LiveSource::new(source, secrets)).map_err(|error| {
+                SourcesError::Secret { tenant: tenant.clone(), source_name: source_name.clone(), error }
             })?;
-            if by_name.insert((tenant.clone(), source_name.clone()), live).is_some() {
+            let of_tenant = by_name.entry(tenant.clone()).or_default();
+            if of_tenant.insert(source_name.clone(), Arc::new(live)).is_some() {
                 return Err(SourcesError::Doubled { tenant, source_name });
             }
         }
-        Ok(Self { by_name, decoy: decoy(decoy_key) })
+        Ok(Self { by_name: ArcSwap::from_pointee(by_name), decoy: decoy(decoy_key) })
     }
 
-    pub fn get(&self, tenant: &str, name: &str) -> Option<&LiveSource> {
-        self.by_name.get(&(tenant.to_owned(), name.to_owned()))
+    pub fn get(&self, tenant: &str, name: &str) -> Option<Arc<LiveSource>> {
+        self.by_name.load().get(tenant)?.get(name).cloned()
     }
 
     /// Verifies what no source asked for, so that an unknown name costs what a bad signature costs.
@@ -62,20 +83,87 @@ impl Sources {
         &self.decoy
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &LiveSource> {
-        self.by_name.values()
+    pub fn all(&self) -> Vec<Arc<LiveSource>> {
+        self.by_name.load().values().flat_map(HashMap::values).cloned().collect()
+    }
+
+    /// Reads the secrets again. Where they changed, requests are verified with the new ones from now on; a source
+    /// whose secrets cannot be read keeps those it has. Returns how many changed, and what went wrong.
+    pub fn reload(&self) -> (usize, Vec<SourcesError>) {
+        let (mut changed, mut errors) = (Vec::new(), Vec::new());
+        for live in self.all() {
+            let source = &live.source;
+            let fresh = match read_secrets(&source.secrets) {
+                Ok(secrets) if secrets == live.secrets => continue,
+                Ok(secrets) => LiveSource::new(source.clone(), secrets),
+                Err(error) => Err(error),
+            };
+            match fresh {
+                Ok(fresh) => {
+                    fresh.verifier.remember_use(&live.verifier);
+                    changed.push(Arc::new(fresh));
+                }
+                Err(error) => errors.push(SourcesError::Secret {
+                    tenant: source.tenant.clone(),
+                    source_name: source.name.clone(),
+                    error,
+                }),
+            }
+        }
+        if !changed.is_empty() {
+            self.by_name.rcu(|current| {
+                let mut next = ByName::clone(current);
+                for live in &changed {
+                    let of_tenant = next.entry(live.source.tenant.clone()).or_default();
+                    of_tenant.insert(live.source.name.clone(), live.clone());
+                }
+                next
+            });
+        }
+        (changed.len(), errors)
     }
 }
 
 impl LiveSource {
-    fn new(source: Source) -> Result<Self, SecretError> {
-        let verify = source.declaration.verify.clone().expect("validated with the declaration");
-        let verifier = Verifier::new(verify, &source.secrets)?;
+    fn new(source: Source, secrets: Vec<String>) -> Result<Self, SecretError> {
+        let declaration = &source.declaration;
+        let verify = declaration.verify.clone().expect("validated with the declaration");
+        let verifier = Verifier::with_texts(verify, &secrets)?;
         let verifier = verifier.with_settings(source.settings.clone(), source.public_url.clone());
-        let mut kept_headers = source.declaration.header_names();
+        let handshakes = Handshakes::new(declaration.handshakes.clone().unwrap_or_default(), &secrets)?;
+        let secret_headers = verifier.secret_headers();
+        let mut kept_headers = declaration.header_names();
         kept_headers.retain(|name| name != "content-type");
-        let identifier = Identifier::new(source.declaration.clone());
-        Ok(Self { verifier, identifier, kept_headers, source })
+        let expressions = declaration.expressions();
+        let read: Vec<&Selector> = expressions.iter().flat_map(|e| Expression::selectors(e)).collect();
+        let of_items = |name: &&String| read.iter().any(|s| s.place.header() == Some(name.as_str()));
+        let item_headers = kept_headers.iter().filter(of_items).cloned().collect();
+        let splitter = declaration.batch.as_ref().map(|rule| Splitter::new(rule, &expressions));
+        let identifier = Identifier::new(declaration.clone());
+        Ok(Self {
+            verifier,
+            handshakes,
+            splitter,
+            identifier,
+            kept_headers,
+            item_headers,
+            secret_headers,
+            secrets,
+            source,
+        })
+    }
+
+    /// The file in which a handshake's secret is kept.
+    pub fn handshake_file(&self) -> Option<&str> {
+        self.source.secrets.iter().find_map(|secret| match secret {
+            SecretRef::Handshake(path) => Some(path.as_str()),
+            _ => None,
+        })
+    }
+
+    /// Whether each item of a batch is verified by itself.
+    pub fn verifies_items(&self) -> bool {
+        self.source.declaration.batch.as_ref().is_some_and(|batch| batch.verify_each)
     }
 }
 
@@ -86,6 +174,7 @@ fn decoy(key: [u8; 32]) -> Verifier {
         encoding: Encoding::Hex,
         signed: Some("{body}".parse().expect("a valid template")),
         key: Vec::new(),
+        certificate: None,
         timestamp: None,
         require: Vec::new(),
         digests: Vec::new(),
@@ -93,5 +182,5 @@ fn decoy(key: [u8; 32]) -> Verifier {
         either_port: false,
         unsigned_body: false,
     };
-    Verifier::new(Verify(vec![recipe]), &[SecretRef::Value(hex::encode(key))]).expect("text is a key")
+    Verifier::with_texts(Verify(vec![recipe]), &[hex::encode(key)]).expect("text is a key")
 }

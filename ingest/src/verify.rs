@@ -2,14 +2,19 @@
 //! the raw bytes, with every live secret, in constant time. Whatever is missing, doubled or malformed is
 //! refused.
 
+pub mod diagnose;
+
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use jiff::Timestamp;
-use seriatim_schemas::declaration::SecretRef;
+use seriatim_schemas::id::Sha256Digest;
 use seriatim_schemas::selector::{Place, Selector};
+use seriatim_schemas::source::SecretRef;
 use seriatim_schemas::verification::{Algorithm, DigestRule, Encoding, Recipe, TimestampRule, TimestampUnit, Verify};
 use seriatim_schemas::version::parse_instant;
 use sha2::{Digest, Sha256};
@@ -20,8 +25,9 @@ use crate::extract::{Extracted, Shape};
 use crate::jwt::verify_token;
 use crate::key::LiveKey;
 use crate::request::{Claims, RequestView, SelectError, Settings};
-use crate::secret::{SecretError, read_secret};
+use crate::secret::{SecretError, read_secrets};
 use crate::signed::{Piece, pieces};
+use seriatim_schemas::form::FormError;
 
 /// Most signatures of one request that are tried.
 pub const SIGNATURES_MAX: usize = 16;
@@ -36,33 +42,42 @@ pub struct Verifier {
     public_url: Option<String>,
 }
 
-#[derive(Debug)]
 struct Keyed {
     recipe: Recipe,
     keys: Vec<LiveKey>,
+    /// The secrets' texts, for a diagnosis that tries other keys of them.
+    texts: Arc<[String]>,
+}
+
+impl std::fmt::Debug for Keyed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Keyed").field("recipe", &self.recipe).field("keys", &self.keys).finish_non_exhaustive()
+    }
 }
 
 /// Who signed, and what the token said where there is one.
 #[derive(Debug)]
-pub struct Verified<'v> {
+pub struct Verified {
     /// The label of the secret that signed.
-    pub secret: &'v str,
+    pub secret: String,
     pub claims: Option<Claims>,
 }
 
 /// What a recipe reads of a request.
 pub struct Reading<'a> {
     pub request: &'a RequestView<'a>,
-    shape: &'a Shape,
-    extracted: Option<&'a Extracted<'a>>,
+    pub shape: &'a Shape,
+    /// None where the body is no JSON.
+    pub extracted: Option<&'a Extracted<'a>>,
 }
 
 impl From<SelectError> for Refusal {
     fn from(error: SelectError) -> Self {
         match error {
-            SelectError::HeaderDoubled(_) | SelectError::QueryDoubled(_) | SelectError::FormDoubled(_) => {
-                Self::ValueDoubled
-            }
+            SelectError::HeaderDoubled(_) => Self::ValueDoubled,
+            SelectError::Query { error: FormError::Doubled, .. } => Self::ValueDoubled,
+            SelectError::Form { error: FormError::Doubled, .. } => Self::ValueDoubled,
+            SelectError::Query { .. } | SelectError::Form { .. } => Self::BodyMalformed,
             SelectError::HeaderNotText(_) => Self::SignatureMalformed,
         }
     }
@@ -71,13 +86,16 @@ impl From<SelectError> for Refusal {
 impl Verifier {
     /// `verify` was validated. A secret that is a key in none of the recipes is an error.
     pub fn new(verify: Verify, secrets: &[SecretRef]) -> Result<Self, SecretError> {
-        let texts = secrets.iter().map(read_secret).collect::<Result<Vec<_>, _>>()?;
-        let pointers = verify.0.iter().flat_map(Recipe::selectors).filter_map(|s| match &s.place {
-            Place::Body(path) => Some(path.clone()),
-            _ => None,
-        });
-        let shape = Shape::new(pointers);
-        let mut recipes: Vec<_> = verify.0.into_iter().map(|recipe| Keyed { recipe, keys: Vec::new() }).collect();
+        let texts = read_secrets(secrets)?;
+        Self::with_texts(verify, &texts)
+    }
+
+    /// As [`Self::new`], with the texts of the secrets.
+    pub fn with_texts(verify: Verify, texts: &[String]) -> Result<Self, SecretError> {
+        let shape = Shape::of(verify.0.iter().flat_map(Recipe::selectors));
+        let shared: Arc<[String]> = texts.into();
+        let keyed = |recipe| Keyed { recipe, keys: Vec::new(), texts: shared.clone() };
+        let mut recipes: Vec<_> = verify.0.into_iter().map(keyed).collect();
         for (index, text) in texts.iter().enumerate() {
             let mut problem = None;
             let mut fits = false;
@@ -102,6 +120,10 @@ impl Verifier {
         Self { settings, public_url, ..self }
     }
 
+    pub fn public_url(&self) -> &str {
+        self.public_url.as_deref().unwrap_or_default()
+    }
+
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -114,19 +136,77 @@ impl Verifier {
         let Some((keyed, key)) = self.recipes.first().and_then(|k| Some((k, k.keys.first()?))) else {
             return Ok(None);
         };
-        let url = urls(self.public_url.as_deref().unwrap_or_default(), request.query, false).remove(0);
+        let url = urls(self.public_url(), request.query, false).remove(0);
         let template = keyed.recipe.signed.as_ref();
         let signed = template.map_or(Ok(Vec::new()), |t| pieces(t, &reading, &url, timestamp))?;
         Ok(key.sign(&signed).map(|signature| encode(&keyed.recipe, &signature)))
     }
 
+    /// Where the signer's certificate stands, for a recipe that has it fetched: the address, and the hosts that
+    /// may be asked.
+    pub fn certificate(&self, request: &RequestView<'_>) -> Option<(String, &[String])> {
+        let declared = self.recipes.iter().filter_map(|keyed| keyed.recipe.certificate.as_ref());
+        let rule = declared.into_iter().next()?;
+        let extracted = if self.shape.is_empty() { None } else { self.shape.extract(request.body).ok() };
+        let reading = Reading { request, shape: &self.shape, extracted: extracted.as_ref() };
+        Some((reading.one(&rule.from).ok().flatten()?, &rule.hosts))
+    }
+
+    /// As [`Self::verify`], by the key of a certificate that was fetched for this request.
+    pub fn verify_fetched(&self, request: &RequestView<'_>, now: Timestamp, pem: &str) -> Result<Verified, Refusal> {
+        let extracted = if self.shape.is_empty() { None } else { self.shape.extract(request.body).ok() };
+        let reading = Reading { request, shape: &self.shape, extracted: extracted.as_ref() };
+        let mut refusal = Refusal::SignatureMissing;
+        for keyed in self.recipes.iter().filter(|keyed| keyed.recipe.certificate.is_some()) {
+            let Ok(key) = LiveKey::fetched(pem, &keyed.recipe) else { continue };
+            let by_certificate = Keyed { recipe: keyed.recipe.clone(), keys: vec![key], texts: Arc::new([]) };
+            match by_certificate.verify(&reading, self.public_url(), now) {
+                Ok(verified) => return Ok(verified),
+                Err(Refusal::SignatureMissing) => {}
+                Err(other) => refusal = other,
+            }
+        }
+        Err(refusal)
+    }
+
+    /// Takes over when each key of `before` last signed.
+    pub fn remember_use(&self, before: &Self) {
+        for key in self.keys() {
+            let same = |old: &&LiveKey| old.name() == key.name();
+            let last = before.keys().find(same).map_or(0, |old| old.last_used.load(Ordering::Relaxed));
+            key.last_used.store(last, Ordering::Relaxed);
+        }
+    }
+
+    /// The name of each secret, and when it last verified a request, in unix seconds; 0: never.
+    pub fn last_uses(&self) -> BTreeMap<String, i64> {
+        let mut all = BTreeMap::new();
+        for key in self.keys() {
+            let at = all.entry(key.name().to_owned()).or_insert(0);
+            *at = key.last_used.load(Ordering::Relaxed).max(*at);
+        }
+        all
+    }
+
+    /// Headers in which the secret itself is sent, in lower case.
+    pub fn secret_headers(&self) -> Vec<String> {
+        let is_sent = |recipe: &&Recipe| matches!(recipe.algorithm, Algorithm::Static | Algorithm::Basic);
+        let recipes = self.recipes.iter().map(|keyed| &keyed.recipe).filter(is_sent);
+        recipes.filter_map(|recipe| recipe.signature.place.header()).map(str::to_owned).collect()
+    }
+
+    /// Every key, with its label and when it last signed.
+    pub fn keys(&self) -> impl Iterator<Item = &LiveKey> {
+        self.recipes.iter().flat_map(|keyed| &keyed.keys)
+    }
+
     /// The first recipe that holds; else the refusal of the last whose signature was there at all.
-    pub fn verify(&self, request: &RequestView<'_>, now: Timestamp) -> Result<Verified<'_>, Refusal> {
+    pub fn verify(&self, request: &RequestView<'_>, now: Timestamp) -> Result<Verified, Refusal> {
         let extracted = if self.shape.is_empty() { None } else { self.shape.extract(request.body).ok() };
         let reading = Reading { request, shape: &self.shape, extracted: extracted.as_ref() };
         let mut refusal = Refusal::SignatureMissing;
         for keyed in &self.recipes {
-            match keyed.verify(&reading, self.public_url.as_deref().unwrap_or_default(), now) {
+            match keyed.verify(&reading, self.public_url(), now) {
                 Ok(verified) => return Ok(verified),
                 Err(Refusal::SignatureMissing) => {}
                 Err(other) => refusal = other,
@@ -137,7 +217,7 @@ impl Verifier {
 }
 
 impl Keyed {
-    fn verify(&self, reading: &Reading<'_>, public_url: &str, now: Timestamp) -> Result<Verified<'_>, Refusal> {
+    fn verify(&self, reading: &Reading<'_>, public_url: &str, now: Timestamp) -> Result<Verified, Refusal> {
         let recipe = &self.recipe;
         let texts = reading.all(&recipe.signature)?;
         if texts.iter().all(String::is_empty) {
@@ -168,7 +248,8 @@ impl Keyed {
             let text = timestamp.map_or_else(|| read_timestamp(rule, &believed), Ok)?;
             check_window(rule, &text, now)?;
         }
-        Ok(Verified { secret: &key.label, claims })
+        key.last_used.store(now.as_second(), Ordering::Relaxed);
+        Ok(Verified { secret: key.label.clone(), claims })
     }
 
     /// The key that made one of the signatures, and the timestamp's text that it signed.
@@ -201,12 +282,13 @@ impl Keyed {
 }
 
 impl Reading<'_> {
-    fn all(&self, selector: &Selector) -> Result<Vec<String>, Refusal> {
-        let pointer = |path: &[String]| match self.extracted {
-            Some(extracted) => self.shape.text(extracted, path).map_err(|_| Refusal::BodyMalformed),
-            None => Err(Refusal::BodyMalformed),
+    pub fn all(&self, selector: &Selector) -> Result<Vec<String>, Refusal> {
+        let document = |place: &Place| match (place, self.extracted) {
+            (Place::BodyDigest, _) => Ok(vec![Sha256Digest::of(self.request.body).to_string()]),
+            (_, Some(extracted)) => self.shape.values(extracted, place).map_err(|_| Refusal::BodyMalformed),
+            (_, None) => Err(Refusal::BodyMalformed),
         };
-        self.request.select(selector, pointer)
+        self.request.select(selector, document)
     }
 
     /// The one value of a selector; two are as bad as a doubled header.
@@ -239,7 +321,7 @@ fn decode(encoding: Encoding, text: &str) -> Option<Vec<u8>> {
     }
 }
 
-fn encode(recipe: &Recipe, signature: &[u8]) -> String {
+pub fn encode(recipe: &Recipe, signature: &[u8]) -> String {
     match (recipe.algorithm, recipe.encoding) {
         (Algorithm::Basic, _) => format!("Basic {}", STANDARD.encode(signature)),
         (_, Encoding::Text) => String::from_utf8_lossy(signature).into_owned(),
@@ -251,7 +333,7 @@ fn encode(recipe: &Recipe, signature: &[u8]) -> String {
 
 /// The URL that the provider was given, with the request's query; with and without its port where either may be
 /// what was signed.
-fn urls<'u>(public_url: &'u str, query: &str, either_port: bool) -> Vec<Cow<'u, str>> {
+pub fn urls<'u>(public_url: &'u str, query: &str, either_port: bool) -> Vec<Cow<'u, str>> {
     let with_query = |base: Cow<'u, str>| {
         if query.is_empty() { base } else { Cow::Owned(format!("{base}?{query}")) }
     };

@@ -11,21 +11,21 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use jiff::Timestamp;
-use seriatim_schemas::id::{IdFrom, RecordId, Sha256Digest};
-use seriatim_schemas::key::{ObjectKey, RecordKey};
 use seriatim_schemas::record::{Record, RecordKind};
-use seriatim_schemas::selector::is_header;
 use tokio_util::task::TaskTracker;
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 use uuid::Uuid;
 
 use crate::body::{InFlight, Share, read_body};
 use crate::config::{IngestConfig, RECORD_BYTES_MAX};
 use crate::error::{Refusal, WebhookError};
-use crate::identify::{Derived, TYPE_UNKNOWN};
+use crate::fetch::Fetcher;
 use crate::log::Append;
 use crate::metrics::{IngestMetrics, RefusedLabels, SourceLabels, StatusLabels};
+use crate::records::{Content, Writer, content};
+use crate::refused::Refused;
 use crate::request::RequestView;
+use crate::secret::store_secret;
 use crate::sources::{LiveSource, Sources};
 use crate::verify::{Verified, Verifier};
 
@@ -37,6 +37,8 @@ pub struct Edge {
     pub log: Arc<dyn Append>,
     pub metrics: IngestMetrics,
     pub in_flight: InFlight,
+    pub fetcher: Fetcher,
+    pub refused: Arc<Refused>,
     /// What time it is.
     pub clock: fn() -> Timestamp,
     /// Appends under way; a stop waits for them.
@@ -44,15 +46,15 @@ pub struct Edge {
 }
 
 /// A request that may still be anyone's.
-struct Received {
-    tenant: String,
-    name: String,
-    method: Method,
-    target: String,
-    query: String,
-    headers: HeaderMap,
-    body: Bytes,
-    at: Timestamp,
+pub struct Received {
+    pub tenant: String,
+    pub name: String,
+    pub method: Method,
+    pub target: String,
+    pub query: String,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+    pub at: Timestamp,
 }
 
 pub async fn handle_webhook(
@@ -84,20 +86,129 @@ async fn receive(edge: &Edge, tenant: String, name: String, request: Request) ->
         body,
         at: (edge.clock)(),
     };
-    let (source, verified) = believe(edge, &received)?;
-    let record = to_record(source, &received, &verified);
-    if record.size() > RECORD_BYTES_MAX {
+    let Some(source) = edge.sources.get(&received.tenant, &received.name) else {
+        return Err(unknown(edge, &received).into());
+    };
+    let taken = take(edge, &source, &received).await.inspect_err(|refusal| {
+        let (tenant, name) = (&received.tenant, &received.name);
+        let labels = RefusedLabels { tenant: tenant.clone(), source: name.clone(), reason: refusal.label() };
+        edge.metrics.refused.get_or_create(&labels).inc();
+        edge.refused.keep(&source, &received, *refusal);
+        info!(tenant, source = name, reason = refusal.label(), "request refused");
+    })?;
+    let (records, refused) = match taken {
+        Taken::Answered(answer) => return Ok(answer),
+        Taken::Records(records, refused) => (records, refused),
+    };
+    if records.iter().any(|record| record.size() > RECORD_BYTES_MAX) {
         return Err(WebhookError::TooLarge { max: RECORD_BYTES_MAX });
     }
     let labels = SourceLabels { tenant: received.tenant, source: received.name };
-    let unroutable = record.kind == RecordKind::Unroutable;
-    publish(edge, record, share).await?;
-    if unroutable {
-        edge.metrics.unroutable.get_or_create(&labels).inc();
+    let unroutable = records.iter().filter(|record| record.kind == RecordKind::Unroutable).count();
+    if !records.is_empty() {
+        publish(edge, records, share).await?;
+    }
+    if unroutable > 0 {
+        edge.metrics.unroutable.get_or_create(&labels).inc_by(unroutable as u64);
+    }
+    if let Some(refusal) = refused {
+        // What verified is kept; the sender is told to deliver the rest again.
+        let labels = RefusedLabels { tenant: labels.tenant, source: labels.source, reason: refusal.label() };
+        edge.metrics.refused.get_or_create(&labels).inc();
+        return Err(refusal.into());
     }
     edge.metrics.accepted.get_or_create(&labels).inc();
     edge.metrics.acknowledgement_seconds.observe(started.elapsed().as_secs_f64());
-    Ok(success(source))
+    Ok(success(&source))
+}
+
+/// What a request of a known source comes to.
+enum Taken {
+    /// A handshake.
+    Answered(Response),
+    /// To be published; beside the refusal of those items of a batch that did not verify.
+    Records(Vec<Record>, Option<Refusal>),
+}
+
+async fn take(edge: &Edge, source: &LiveSource, received: &Received) -> Result<Taken, Refusal> {
+    let view = received.view(&source.verifier);
+    if let Some(answer) = shake(edge, source, &view, false).await? {
+        return Ok(Taken::Answered(answer));
+    }
+    if source.verifies_items() {
+        return take_items(source, received);
+    }
+    let verified = believe(edge, source, &view, received.at).await?;
+    if let Some(answer) = shake(edge, source, &view, true).await? {
+        return Ok(Taken::Answered(answer));
+    }
+    let writer = Writer { source, received, request: Uuid::now_v7() };
+    let records = match content(source, received) {
+        Ok(Content::Many(_, items)) if items.is_empty() => Vec::new(),
+        Ok(Content::Many(document, items)) => {
+            let of_items = items.iter().map(|item| writer.item(&document, item, &verified));
+            std::iter::once(writer.evidence(&verified)).chain(of_items).collect()
+        }
+        Ok(Content::One(document)) => vec![writer.one(Ok(document), &verified)],
+        Err(error) => vec![writer.one(Err(error), &verified)],
+    };
+    Ok(Taken::Records(records, None))
+}
+
+/// A batch whose items are signed one by one: those that verify are taken, whatever the others are.
+fn take_items(source: &LiveSource, received: &Received) -> Result<Taken, Refusal> {
+    let Ok(Content::Many(document, items)) = content(source, received) else { return Err(Refusal::BodyMalformed) };
+    let writer = Writer { source, received, request: Uuid::now_v7() };
+    let (mut records, mut refused) = (Vec::new(), None);
+    for item in &items {
+        let body = &document[item.range.0..item.range.1];
+        let view = RequestView { body, item: Some(item), ..received.view(&source.verifier) };
+        match source.verifier.verify(&view, received.at) {
+            Ok(verified) => {
+                if records.is_empty() {
+                    records.push(writer.evidence(&verified));
+                }
+                records.push(writer.item(&document, item, &verified));
+            }
+            Err(refusal) => refused = Some(refusal),
+        }
+    }
+    if records.is_empty() {
+        return Err(refused.unwrap_or(Refusal::SignatureMissing));
+    }
+    Ok(Taken::Records(records, refused))
+}
+
+/// Answers a handshake, after what it asks for is done.
+async fn shake(
+    edge: &Edge,
+    source: &LiveSource,
+    view: &RequestView<'_>,
+    verified: bool,
+) -> Result<Option<Response>, Refusal> {
+    let Some(reply) = source.handshakes.reply(view, source.verifier.public_url(), verified) else { return Ok(None) };
+    let reply = reply?;
+    let (tenant, name) = (&source.source.tenant, &source.source.name);
+    if let Some(secret) = reply.store {
+        // A blank text would be no secret, and no source could start with it.
+        let secret = Some(secret.trim().to_owned()).filter(|text| !text.is_empty()).ok_or(Refusal::ValueMissing)?;
+        let path = source.handshake_file().ok_or(Refusal::SecretNotKept)?.to_owned();
+        let written = tokio::task::spawn_blocking(move || store_secret(path.as_ref(), &secret)).await;
+        written.expect("writing a file does not panic").map_err(|error| {
+            warn!(tenant, source = name, %error, "a handshake's secret was not kept; remove the file to allow another");
+            Refusal::SecretNotKept
+        })?;
+        let (_, errors) = edge.sources.reload();
+        errors.iter().for_each(|error| warn!(%error, "secrets not read again"));
+    }
+    if let Some((url, hosts)) = reply.fetch {
+        edge.fetcher.once(&url, &hosts).await.map_err(|error| {
+            warn!(tenant, source = name, %error, "handshake not confirmed");
+            Refusal::ConfirmationFailed
+        })?;
+    }
+    info!(tenant, source = name, "handshake answered");
+    Ok(Some(reply.answer))
 }
 
 async fn bounded(edge: &Edge, headers: &HeaderMap, body: Body) -> Result<(Bytes, Share), WebhookError> {
@@ -105,117 +216,54 @@ async fn bounded(edge: &Edge, headers: &HeaderMap, body: Body) -> Result<(Bytes,
     read_body(headers, body, edge.config.body_bytes_max, within, &edge.in_flight).await
 }
 
-/// The source, and who signed. An unknown source is checked against a decoy: it must cost, and
-/// answer, the same as a bad signature.
-fn believe<'e>(edge: &'e Edge, received: &Received) -> Result<(&'e LiveSource, Verified<'e>), WebhookError> {
-    let found = edge.sources.get(&received.tenant, &received.name);
+/// An unknown source is checked against a decoy: it must cost, and answer, the same as a bad signature.
+fn unknown(edge: &Edge, received: &Received) -> Refusal {
     let decoy = edge.sources.decoy();
-    let view = received.view(found.map_or(decoy, |source| &source.verifier));
-    let verified = match found {
-        Some(source) => source.verifier.verify(&view, received.at).map(|verified| (source, verified)),
-        None => decoy.verify(&view, received.at).and(Err(Refusal::UnknownSource)),
-    };
-    verified.map_err(|refusal| {
-        let refusal = if found.is_none() { Refusal::UnknownSource } else { refusal };
-        // Unknown names come from outside: as labels they would be without bound.
-        let known = |text: &str| if found.is_some() { text.to_owned() } else { String::new() };
-        let (tenant, source) = (known(&received.tenant), known(&received.name));
-        edge.metrics.refused.get_or_create(&RefusedLabels { tenant, source, reason: refusal.label() }).inc();
-        info!(tenant = received.tenant, source = received.name, reason = refusal.label(), "request refused");
-        refusal.into()
-    })
+    let _ = decoy.verify(&received.view(decoy), received.at);
+    let refusal = Refusal::UnknownSource;
+    // Unknown names come from outside: as labels they would be without bound.
+    let labels = RefusedLabels { tenant: String::new(), source: String::new(), reason: refusal.label() };
+    edge.metrics.refused.get_or_create(&labels).inc();
+    info!(tenant = received.tenant, source = received.name, reason = refusal.label(), "request refused");
+    refusal
+}
+
+/// Who signed: by a live secret, or by the certificate that the request names.
+async fn believe(edge: &Edge, source: &LiveSource, view: &RequestView<'_>, at: Timestamp) -> Result<Verified, Refusal> {
+    let by_secret = source.verifier.verify(view, at);
+    let (Err(refusal), Some((url, hosts))) = (&by_secret, source.verifier.certificate(view)) else { return by_secret };
+    if *refusal == Refusal::SignatureMissing {
+        return by_secret;
+    }
+    let fetched = edge.fetcher.kept(&url, hosts).await.map_err(|error| {
+        let (tenant, name) = (&source.source.tenant, &source.source.name);
+        warn!(tenant, source = name, %error, "certificate");
+        Refusal::Certificate
+    })?;
+    let pem = std::str::from_utf8(&fetched).map_err(|_| Refusal::Certificate)?;
+    source.verifier.verify_fetched(view, at, pem)
 }
 
 impl Received {
-    fn view<'r>(&'r self, verifier: &'r Verifier) -> RequestView<'r> {
+    pub fn view<'r>(&'r self, verifier: &'r Verifier) -> RequestView<'r> {
         RequestView {
             method: self.method.as_str(),
             headers: &self.headers,
             query: &self.query,
             body: &self.body,
             claims: None,
+            item: None,
             settings: verifier.settings(),
         }
     }
 }
 
-fn to_record(source: &LiveSource, received: &Received, verified: &Verified<'_>) -> Record {
-    let digest = Sha256Digest::of(&received.body);
-    let id = RecordId { request: Uuid::now_v7(), item: 0 };
-    let (tenant, name) = (&source.source.tenant, &source.source.name);
-    let view = RequestView { claims: verified.claims.as_ref(), ..received.view(&source.verifier) };
-    let (kind, key, derived) = match source.identifier.derive(&view, &digest) {
-        Ok(derived) => {
-            let key = ObjectKey::new(tenant, name, &derived.object);
-            (RecordKind::Event, RecordKey::Object(key), derived)
-        }
-        Err(error) => {
-            warn!(tenant, source = name, record = %id, reason = %error, "verified, but unroutable");
-            let key = RecordKey::Unroutable { tenant: tenant.clone(), source: name.clone(), record: id.to_string() };
-            (RecordKind::Unroutable, key, nothing_derived(&id, error.to_string()))
-        }
-    };
-    debug!(key = %key, event_id = derived.event_id, record = %id, "publish");
-    Record {
-        kind,
-        id,
-        key,
-        declaration: source.source.revision.clone(),
-        event_id: derived.event_id,
-        id_from: derived.id_from,
-        event_type: derived.event_type,
-        version: derived.version,
-        time: derived.time,
-        recorded: received.at,
-        digest,
-        secret: verified.secret.to_owned(),
-        method: received.method.to_string(),
-        target: received.target.clone(),
-        problem: derived.problem,
-        content_type: text_header(&received.headers, "content-type"),
-        traceparent: text_header(&received.headers, "traceparent").filter(|t| is_traceparent(t)),
-        http: kept_headers(source, &received.headers),
-        value: received.body.clone(),
-    }
-}
-
-fn nothing_derived(id: &RecordId, problem: String) -> Derived {
-    Derived {
-        object: String::new(),
-        event_id: id.to_string(),
-        id_from: IdFrom::Record,
-        event_type: TYPE_UNKNOWN.to_owned(),
-        version: None,
-        time: None,
-        problem: Some(problem),
-    }
-}
-
-fn kept_headers(source: &LiveSource, headers: &HeaderMap) -> Vec<(String, Bytes)> {
-    let is_kept = |name: &str| source.kept_headers.iter().any(|wanted| is_header(wanted, name));
-    let kept = headers.iter().filter(|(name, _)| is_kept(name.as_str()));
-    let mut kept: Vec<_> = kept.map(|(name, v)| (name.to_string(), Bytes::copy_from_slice(v.as_bytes()))).collect();
-    // A stable sort: values of one header stay in their order.
-    kept.sort_by(|a, b| a.0.cmp(&b.0));
-    kept
-}
-
-fn text_header(headers: &HeaderMap, name: &str) -> Option<String> {
-    headers.get(name).and_then(|v| v.to_str().ok()).map(str::to_owned)
-}
-
-/// `VERSION-TRACE-PARENT-FLAGS` of W3C Trace Context.
-fn is_traceparent(text: &str) -> bool {
-    let lengths: Vec<_> = text.split('-').map(str::len).collect();
-    lengths == [2, 32, 16, 2] && text.bytes().all(|b| b == b'-' || b.is_ascii_hexdigit())
-}
-
 /// Publishes in a task of its own: a sender that hangs up does not cancel it.
-async fn publish(edge: &Edge, record: Record, share: Share) -> Result<(), WebhookError> {
+async fn publish(edge: &Edge, records: Vec<Record>, share: Share) -> Result<(), WebhookError> {
     let ms = edge.config.publish_timeout_ms;
     let log = edge.log.clone();
     let append = edge.publishing.spawn(async move {
-        let result = tokio::time::timeout(Duration::from_millis(ms), log.append(vec![record])).await;
+        let result = tokio::time::timeout(Duration::from_millis(ms), log.append(records)).await;
         drop(share);
         result
     });
@@ -240,7 +288,9 @@ fn refuse(edge: &Edge, error: &WebhookError) -> Response {
     if status.is_server_error() {
         warn!(%error, "not accepted: the sender will deliver again");
     }
-    let mut answer = (status, format!("{}\n", error.public_text())).into_response();
+    let text = error.public_text();
+    let mut answer =
+        if text.is_empty() { status.into_response() } else { (status, format!("{text}\n")).into_response() };
     if error.leaves_body_unread() {
         // The connection ends here; unannounced, the sender would lose its next event on it.
         answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));

@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 
-use bytes::Bytes;
-use seriatim_schemas::body::document;
-use seriatim_schemas::declaration::{Declaration, Mode, Source, Tie};
+use seriatim_schemas::declaration::{Declaration, Mode, Tie};
+use seriatim_schemas::decode::document;
+use seriatim_schemas::form::FormKind;
 use seriatim_schemas::id::{RecordId, Sha256Digest};
 use seriatim_schemas::record::{Record, RecordKind};
 use seriatim_schemas::row::State;
-use seriatim_schemas::version::{OrderKey, Version};
+use seriatim_schemas::source::Source;
+use seriatim_schemas::version::OrderKey;
 
 /// A record as the decision sees it.
 #[derive(Debug, Clone)]
@@ -80,11 +81,14 @@ impl Declarations {
     /// The document of `record`: what becomes the object's state.
     pub fn state(&self, record: &Record) -> State {
         let declaration = self.get(record.key.tenant(), record.key.source());
-        let document = declaration.and_then(|d| document(d, record.content_type.as_deref(), &record.value).ok());
-        match document {
-            Some(std::borrow::Cow::Owned(document)) => State(Bytes::from(document)),
-            _ => State(record.value.clone()),
+        let steps = declaration.and_then(|d| d.decode.as_deref()).unwrap_or_default();
+        // An item of a batch is a slice of what was decoded.
+        if steps.is_empty() || record.range.is_some() {
+            return State(record.value.clone());
         }
+        let form = FormKind::of(record.content_type.as_deref());
+        let document = document(steps, &form, &record.value).ok().flatten();
+        State(document.unwrap_or_else(|| record.value.clone()))
     }
 
     /// How long event rows of this source live, in seconds.
@@ -118,7 +122,7 @@ fn meaning(declaration: &Declaration, record: &Record, event_row: &str) -> Meani
     let (Some(rule), Some(text)) = (plan.version, &record.version) else {
         return dead("version", "no version: the event does not say its place in the object's order".into());
     };
-    let version = match Version::parse(text, rule.kind, &rule.states) {
+    let version = match rule.parse(text) {
         Ok(version) => version,
         Err(error) => return dead("version", error.to_string()),
     };

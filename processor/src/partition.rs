@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use seriatim_schemas::id::RecordId;
 use seriatim_schemas::key::{ObjectKey, RecordKey, bucket_of};
 use seriatim_schemas::outcome::Outcome;
-use seriatim_schemas::record::{Record, encode};
+use seriatim_schemas::record::{Record, RecordKind, encode};
 use seriatim_schemas::row::{ArrivalRow, DeadLetter};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, MissedTickBehavior};
@@ -247,6 +247,8 @@ fn sort_out(shared: &Shared, group: Vec<LogEntry>, at: impl Fn(i64) -> String) -
                     sorted.lanes[lane].entries.push(Entry { record, candidate });
                     sorted.offsets[lane].push(offset);
                 }
+                // Its items are records of their own.
+                RecordKey::Evidence { .. } if record.kind == RecordKind::Evidence => {}
                 RecordKey::Unroutable { .. } | RecordKey::Evidence { .. } => {
                     let (cause, detail) = match &record.problem {
                         Some(problem) => ("unroutable", problem.clone()),

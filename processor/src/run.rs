@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use seriatim_schemas::declaration::Source;
 use seriatim_schemas::record::DecodeError;
+use seriatim_schemas::source::Source;
 use seriatim_schemas::tables::{FIRST_EPOCH, FIRST_GENERATION};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;

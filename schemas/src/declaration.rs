@@ -1,72 +1,26 @@
 //! Declarations: how a source is read. A preset is a declaration that ships with the binary; a source
 //! takes one and lays its own fields over it, or says everything itself.
 
-use std::collections::BTreeMap;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::batch::BatchRule;
+use crate::decode::DecodeStep;
+use crate::expression::Expression;
+use crate::handshake::Handshake;
 use crate::id::Sha256Digest;
-use crate::name::check_name;
 use crate::pattern::Pattern;
-use crate::preset::Preset;
+use crate::pointer::parse_pointer;
 use crate::problem::Problem;
-use crate::selector::{Expression, Place};
+use crate::selector::{Place, Selector};
 use crate::template::Template;
 use crate::verification::{Recipe, Verify};
-use crate::version::{RANK_UNLISTED, VersionKind, rank_of};
+use crate::version::{RANK_UNLISTED, Version, VersionError, VersionKind, ZoneOffset, rank_of};
 
 /// Future bound where none is declared: a version further ahead than this is a dead letter.
 pub const FUTURE_MAX_S: u64 = 24 * 3600;
 /// Dedupe window where none is declared: longer than any provider's retries (30 days) and a margin.
 pub const DEDUPE_WINDOW_S: u64 = 35 * 24 * 3600;
-
-/// One configured sender of one tenant.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct SourceConfig {
-    /// Who the events belong to. Part of the URL: /in/TENANT/NAME
-    pub tenant: String,
-    /// Name of the source within its tenant.
-    pub name: String,
-    /// The preset to start from; see `seriatim source presets`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub preset: Option<String>,
-    /// Live signing secrets. Several at once allow a rotation without a gap.
-    #[serde(default)]
-    pub secrets: Vec<SecretRef>,
-    /// Where the provider sends to, as it was told: some providers sign it. Without a query.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub public_url: Option<String>,
-    /// Values that the declaration reads as `setting:NAME`, such as an id that the provider gave.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub settings: BTreeMap<String, String>,
-    /// What is declared here lies over the preset, field by field.
-    #[serde(default)]
-    pub declare: Declaration,
-}
-
-/// Where a secret stands: one of `value`, `env` and `file`.
-#[derive(Clone, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum SecretRef {
-    /// The secret itself. For tests: a file or a variable keeps it out of the configuration.
-    Value(String),
-    /// Name of an environment variable.
-    Env(String),
-    /// Path of a file; white space at its end does not count.
-    File(String),
-}
-
-impl std::fmt::Debug for SecretRef {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Value(_) => f.write_str("value (hidden)"),
-            Self::Env(name) => write!(f, "env {name}"),
-            Self::File(path) => write!(f, "file {path}"),
-        }
-    }
-}
 
 /// How the requests of a source are verified and read. Every field may be left to the preset.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -74,12 +28,19 @@ impl std::fmt::Debug for SecretRef {
 pub struct Declaration {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verify: Option<Verify>,
-    /// Name of the form field that holds the JSON, where the request is form-encoded.
+    /// Steps from the body to the JSON document in it; none: the body is the document.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub form_field: Option<String>,
-    /// The provider's id of the event. Where it yields nothing, the digest of the body is the id.
+    pub decode: Option<Vec<DecodeStep>>,
+    /// Where the events of a request stand, when it carries many.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batch: Option<BatchRule>,
+    /// The provider's id of the event. Where it yields nothing, the digest of the body is the id; of a request
+    /// without a body, that of its query.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub event_id: Option<Expression>,
+    /// JSON pointers to values that a retry changes: the digest leaves them out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub digest_ignores: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub event_type: Option<Expression>,
     /// The business object that an event is about.
@@ -113,6 +74,9 @@ pub struct Declaration {
     pub events: Option<Vec<EventRule>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer: Option<Answer>,
+    /// Requests that are answered and never published; the first that matches counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub handshakes: Option<Vec<Handshake>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -123,6 +87,15 @@ pub struct VersionRule {
     /// For kind = "ranked": the states from first to last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub states: Vec<String>,
+    /// For a local time without a zone: its offset from UTC, such as "-03:00".
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offset: Option<ZoneOffset>,
+}
+
+impl VersionRule {
+    pub fn parse(&self, text: &str) -> Result<Version, VersionError> {
+        Version::parse_at(text, self.kind, &self.states, self.offset.unwrap_or(ZoneOffset::UTC))
+    }
 }
 
 /// What an event means for its object.
@@ -168,20 +141,6 @@ pub struct Answer {
     pub body: String,
 }
 
-/// A source whose declaration is whole: the preset and the source's own fields, one over the other.
-#[derive(Debug, Clone)]
-pub struct Source {
-    pub tenant: String,
-    pub name: String,
-    pub preset: Option<String>,
-    pub secrets: Vec<SecretRef>,
-    pub public_url: Option<String>,
-    pub settings: BTreeMap<String, String>,
-    pub declaration: Declaration,
-    /// Names this very declaration (header `st_decl`): 16 hex digits of its digest.
-    pub revision: String,
-}
-
 /// What holds for one event type of a source.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EventPlan<'a> {
@@ -195,8 +154,10 @@ impl Declaration {
     pub fn overlaid(self, over: Declaration) -> Self {
         Self {
             verify: over.verify.or(self.verify),
-            form_field: over.form_field.or(self.form_field),
+            decode: over.decode.or(self.decode),
+            batch: over.batch.or(self.batch),
             event_id: over.event_id.or(self.event_id),
+            digest_ignores: over.digest_ignores.or(self.digest_ignores),
             event_type: over.event_type.or(self.event_type),
             object: over.object.or(self.object),
             version: over.version.or(self.version),
@@ -209,6 +170,7 @@ impl Declaration {
             dedupe_window_s: over.dedupe_window_s.or(self.dedupe_window_s),
             events: over.events.or(self.events),
             answer: over.answer.or(self.answer),
+            handshakes: over.handshakes.or(self.handshakes),
         }
     }
 
@@ -264,7 +226,8 @@ impl Declaration {
     /// Names of the settings that a source of this declaration must have.
     pub fn setting_names(&self) -> Vec<&str> {
         let verify = self.verify.iter().flat_map(|v| &v.0).flat_map(Recipe::selectors);
-        let all = self.expressions().into_iter().flat_map(Expression::selectors).chain(verify);
+        let handshakes = self.handshakes.iter().flatten().flat_map(Handshake::selectors);
+        let all = self.expressions().into_iter().flat_map(Expression::selectors).chain(verify).chain(handshakes);
         let mut names: Vec<_> = all
             .filter_map(|s| match &s.place {
                 Place::Setting(name) => Some(name.as_str()),
@@ -278,7 +241,8 @@ impl Declaration {
 
     /// Whether the source's public URL is part of what is signed.
     pub fn needs_url(&self) -> bool {
-        self.verify.iter().flat_map(|v| &v.0).flat_map(Recipe::templates).any(Template::needs_url)
+        let of_verify = self.verify.iter().flat_map(|v| &v.0).flat_map(Recipe::templates).any(Template::needs_url);
+        of_verify || self.handshakes.iter().flatten().any(Handshake::needs_url)
     }
 
     /// 16 hex digits that name this declaration.
@@ -306,13 +270,36 @@ impl Declaration {
         if self.dedupe_window_s == Some(0) {
             out.push(Problem::at("dedupe_window_s", "is 0: no event would be remembered"));
         }
-        if self.form_field.as_deref() == Some("") {
-            out.push(Problem::at("form_field", "is empty: name the field that holds the JSON"));
+        for (i, text) in self.digest_ignores.iter().flatten().enumerate() {
+            if parse_pointer(text).is_none_or(|pointer| pointer.is_empty()) {
+                out.push(Problem::at(
+                    format!("digest_ignores.{i}"),
+                    format!("{text:?} is no JSON pointer such as /attempt"),
+                ));
+            }
+        }
+        out.extend(self.batch_problems());
+        for (i, handshake) in self.handshakes.iter().flatten().enumerate() {
+            let path = format!("handshakes.{i}");
+            out.extend(handshake.problems().into_iter().map(|p| p.under(&path)));
         }
         if let Some(answer) = self.answer.as_ref().filter(|a| !(200..300).contains(&a.status)) {
             out.push(Problem::at(
                 "answer.status",
                 format!("is {}: only a success, 200 to 299, can be configured", answer.status),
+            ));
+        }
+        out
+    }
+
+    fn batch_problems(&self) -> Vec<Problem> {
+        let mut out: Vec<_> = self.batch.iter().flat_map(|b| b.problems()).map(|p| p.under("batch")).collect();
+        let of_batches = |s: &&Selector| matches!(s.place, Place::Batch(_) | Place::BatchIndex | Place::BatchPath);
+        let all = self.expressions().into_iter().flat_map(Expression::selectors);
+        if let (None, Some(selector)) = (&self.batch, all.into_iter().find(of_batches)) {
+            out.push(Problem::at(
+                "batch",
+                format!("is missing, but {selector} reads of one: say where the items stand"),
             ));
         }
         out
@@ -344,81 +331,6 @@ impl Declaration {
             if rule.mode == Some(Mode::Snapshot) && rule.version.is_none() && self.version.is_none() {
                 out.push(Problem::at(format!("events.{i}.mode"), "snapshot needs a version"));
             }
-        }
-        out
-    }
-}
-
-impl SourceConfig {
-    /// The whole source, or all its mistakes with paths relative to it.
-    pub fn resolve(&self) -> Result<Source, Vec<Problem>> {
-        let mut problems = Vec::new();
-        for (field, name) in [("tenant", &self.tenant), ("name", &self.name)] {
-            if let Err(error) = check_name(name) {
-                problems.push(Problem::at(field, error.to_string()));
-            }
-        }
-        if self.secrets.is_empty() {
-            problems.push(Problem::at("secrets", "is empty: without a secret every request would be refused"));
-        }
-        for (i, secret) in self.secrets.iter().enumerate() {
-            if matches!(secret, SecretRef::Value(text) | SecretRef::Env(text) | SecretRef::File(text) if text.trim().is_empty())
-            {
-                problems.push(Problem::at(format!("secrets.{i}"), "is empty"));
-            }
-        }
-        let base = match self.preset.as_deref().map(Preset::named) {
-            None => Some(Declaration::default()),
-            Some(Some(preset)) => Some(preset.declare),
-            Some(None) => {
-                let known: Vec<_> = Preset::names().collect();
-                problems.push(Problem::at("preset", format!("is unknown; there are: {}", known.join(", "))));
-                None
-            }
-        };
-        let declaration = base.map(|base| base.overlaid(self.declare.clone()));
-        if let Some(declaration) = &declaration {
-            problems.extend(declaration.problems().into_iter().map(|p| p.under("declare")));
-            problems.extend(self.setting_problems(declaration));
-        }
-        match declaration {
-            Some(declaration) if problems.is_empty() => Ok(Source {
-                tenant: self.tenant.clone(),
-                name: self.name.clone(),
-                preset: self.preset.clone(),
-                secrets: self.secrets.clone(),
-                public_url: self.public_url.clone(),
-                settings: self.settings.clone(),
-                revision: declaration.revision(),
-                declaration,
-            }),
-            _ => Err(problems),
-        }
-    }
-
-    /// What the declaration needs of this source beside secrets.
-    fn setting_problems(&self, declaration: &Declaration) -> Vec<Problem> {
-        let mut out = Vec::new();
-        let names = declaration.setting_names();
-        for name in names.iter().filter(|name| self.settings.get(**name).is_none_or(|text| text.is_empty())) {
-            out.push(Problem::at(format!("settings.{name}"), "is missing: the declaration reads it"));
-        }
-        for name in self.settings.keys().filter(|name| !names.contains(&name.as_str())) {
-            out.push(Problem::at(format!("settings.{name}"), "is read by nothing in the declaration"));
-        }
-        let is_url = |url: &str| {
-            let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
-            rest.is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/')) && !url.contains(['?', '#', ' '])
-        };
-        match &self.public_url {
-            None if declaration.needs_url() => out.push(Problem::at(
-                "public_url",
-                "is missing: this provider signs the URL that it was given, such as \"https://hooks.example.com/in/acme/shop\"",
-            )),
-            Some(url) if !is_url(url) => {
-                out.push(Problem::at("public_url", format!("{url:?} is no URL of http or https without a query")));
-            }
-            _ => {}
         }
         out
     }

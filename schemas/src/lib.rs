@@ -4,9 +4,10 @@
 //! - [`key`]: object keys, their text form, buckets and partitions
 //! - [`id`]: record ids, and the row that an event id gets in the store
 //! - [`version`]: version kinds and the order-preserving order key
-//! - [`selector`], [`pattern`], [`declaration`], [`preset`]: how a source is read, as data
-//! - [`verification`], [`template`]: how its requests are verified, as data
-//! - [`body`]: from the signed bytes to the JSON document
+//! - [`source`], [`declaration`], [`preset`]: how a source is read, as data
+//! - [`pointer`], [`selector`], [`expression`], [`pattern`], [`template`]: what declarations are written in
+//! - [`verification`], [`handshake`], [`batch`]: how requests are verified, answered and split, as data
+//! - [`decode`], [`form`], [`xml`]: from the signed bytes to the JSON document
 //! - [`problem`], [`document`]: every mistake of a configuration file at once, each with its line
 //! - [`record`]: one entry of the log and its CloudEvents headers
 //! - [`row`], [`outcome`], [`tables`]: what the store holds
@@ -14,21 +15,28 @@
 //!
 //! Formats that are stored or sent are frozen: each has a test that holds its bytes.
 
-pub mod body;
+pub mod batch;
 pub mod declaration;
+pub mod decode;
 pub mod document;
+pub mod expression;
+pub mod form;
+pub mod handshake;
 pub mod id;
 pub mod kafka;
 pub mod key;
 pub mod name;
 pub mod outcome;
 pub mod pattern;
+pub mod pointer;
 pub mod preset;
 pub mod problem;
 pub mod record;
 pub mod row;
 pub mod selector;
+pub mod source;
 pub mod tables;
 pub mod template;
 pub mod verification;
 pub mod version;
+pub mod xml;

@@ -76,6 +76,9 @@ pub struct Record {
     pub recorded: Timestamp,
     /// SHA-256 of the value.
     pub digest: Sha256Digest,
+    /// Where the declaration leaves out values that a retry changes: the digest without them, for an id that the
+    /// signature does not cover.
+    pub id_digest: Option<Sha256Digest>,
     /// Which of the live secrets matched: its place in the list, and 8 hex digits of its digest.
     pub secret: String,
     pub method: String,
@@ -85,6 +88,10 @@ pub struct Record {
     pub problem: Option<String>,
     pub content_type: Option<String>,
     pub traceparent: Option<String>,
+    /// For an item of a batch: where it stands in the decoded body, first byte and end.
+    pub range: Option<(usize, usize)>,
+    /// For an item of a batch: what the declaration reads of the rest of the request, by pointer; a JSON object.
+    pub context: Option<String>,
     /// The sender's headers that verification reads, names in lower case.
     pub http: Vec<(String, Bytes)>,
     pub value: Bytes,
@@ -93,7 +100,7 @@ pub struct Record {
 impl Record {
     /// The row of this event in the store: equal exactly for deliveries of the same event.
     pub fn event_row(&self) -> String {
-        event_row(&self.event_id, self.id_from, &self.digest)
+        event_row(&self.event_id, self.id_from, self.id_digest.as_ref().unwrap_or(&self.digest))
     }
 
     /// Bytes that this record occupies in memory, roughly: what byte budgets count.

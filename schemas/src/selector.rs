@@ -1,25 +1,28 @@
 //! Selectors: where in a request a value stands. Data, not a language: total, bounded, no loops.
 //!
 //! ```text
-//! body:/data/object/id                            JSON pointer into the signed document
+//! body:/data/object/id                            JSON pointer into the document; of a batch, into the item
+//! body:/data/object/{/data/type}/id               a name that stands elsewhere in it
+//! keys:/data                                      the names of the members there, in their order
+//! batch:/entry/*/time                             a pointer into the whole document of a batch; * is the item's own
+//!                                                 place. batch_index: the item's number in its request, from 0.
+//!                                                 batch_path: the pattern that found it, such as tweet_create_events
 //! header:X-GitHub-Delivery    query:id            a header, a query parameter
 //! headers:X-Signature-*                           all values of a header that may come more than once; of all
 //!                                                 headers that start so, where it ends in *
-//! form:bt_signature                               a field of a form-encoded body
+//! form:bt_signature                               a field of a form, urlencoded or multipart
 //! claim:jti                                       a claim of the JWT that was verified
 //! setting:webhook_id                              a setting of the source
 //! const:hook                                      a text
 //! sha256(body)                                    the body's digest in hex
 //! header:Stripe-Signature | split:, | strip:v1=   steps, from left to right
 //! ?body:/action                                   optional: left out of a join where it is missing
-//! ["body:/id", "header:X-Id"]                     first of
-//! { join = ["const:hook", "body:/hook_id"], with = " " }
 //! ```
 //! Steps: `split:SEP` makes many values of one, `strip:PREFIX` keeps the values that start with it and
 //! strips it, `before:TEXT` and `after:TEXT` cut at its first occurrence, `lower` makes ASCII lower case,
 //! `trim` cuts white space at both ends, `item:N` keeps the value at N (from 0), `skip:N` drops the first N,
-//! `base64json:/POINTER` decodes base64 and takes what stands there in the JSON. In a step's text `\s` is a
-//! space.
+//! `not:TEXT` drops what is equal to it, `json:/POINTER` reads a text that is JSON and takes what stands there,
+//! `base64json:/POINTER` decodes base64 first, `quote` writes a JSON string. In a step's text `\s` is a space.
 
 use std::fmt;
 use std::str::FromStr;
@@ -27,11 +30,13 @@ use std::str::FromStr;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
-use serde::ser::{SerializeMap, Serializer};
+use serde::de::{self, Deserializer};
+use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use thiserror::Error;
+
+use crate::pointer::{Pointer, Segment, fixed_start, parse_pointer, parse_segments};
 
 /// Most values that `split` makes of one.
 pub const SPLIT_MAX: usize = 64;
@@ -46,8 +51,18 @@ pub struct Selector {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
-    /// Unescaped segments of a JSON pointer.
-    Body(Vec<String>),
+    /// A pointer into the document; of a batch, into the item.
+    Body(Pointer),
+    /// A pointer with names that stand elsewhere in the document.
+    BodyBy(Vec<Segment>),
+    /// The names of the members there, in their order.
+    Keys(Pointer),
+    /// A pointer into the whole document of a batch; `*` is the item's own place.
+    Batch(Pointer),
+    /// The number of the item in its request, from 0.
+    BatchIndex,
+    /// The pattern that found the item, without its stars and the slashes at its ends.
+    BatchPath,
     /// Lower case.
     Header(String),
     /// Lower case; the start of names where it ends in `*`.
@@ -75,27 +90,50 @@ pub enum Step {
     Item(usize),
     /// Drops the first values.
     Skip(usize),
+    /// Drops values equal to this.
+    Not(String),
     /// Base64 of JSON: the value at the pointer.
-    Base64Json(Vec<String>),
+    Base64Json(Pointer),
+    /// A text that is JSON: the value at the pointer.
+    Json(Pointer),
+    /// Writes the value as a JSON string, quotes included.
+    Quote,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SelectorError {
     #[error(
-        "selector {text:?} names no place: write body:/POINTER, header:NAME, headers:NAME, query:NAME, form:NAME, claim:NAME, setting:NAME, const:TEXT or sha256(body)"
+        "selector {text:?} names no place: write body:/POINTER, keys:/POINTER, batch:/POINTER, batch_index, batch_path, header:NAME, headers:NAME, query:NAME, form:NAME, claim:NAME, setting:NAME, const:TEXT or sha256(body)"
     )]
     UnknownPlace { text: String },
-    #[error("selector {text:?}: a JSON pointer is empty or starts with /, and ~ is written ~0 or ~1")]
+    #[error(
+        "selector {text:?}: a JSON pointer is empty or starts with /, ~ is written ~0 or ~1, and a name that stands elsewhere is written {{/POINTER}}"
+    )]
     BadPointer { text: String },
     #[error("selector {text:?}: the name is empty or holds characters that a header name cannot have")]
     BadName { text: String },
     #[error(
-        "selector {text:?}: step {step:?} is unknown: write split:SEP, strip:PREFIX, before:TEXT, after:TEXT, lower, trim, item:N, skip:N or base64json:/POINTER"
+        "selector {text:?}: step {step:?} is unknown: write split:SEP, strip:PREFIX, before:TEXT, after:TEXT, lower, trim, item:N, skip:N, not:TEXT, base64json:/POINTER, json:/POINTER or quote"
     )]
     UnknownStep { text: String, step: String },
 }
 
 impl Place {
+    /// What must be known of the document to read this place.
+    pub fn pointers(&self) -> Vec<Pointer> {
+        match self {
+            Self::Body(pointer) | Self::Keys(pointer) => vec![pointer.clone()],
+            Self::BodyBy(segments) => {
+                let names = segments.iter().filter_map(|segment| match segment {
+                    Segment::NameAt(pointer) => Some(pointer.clone()),
+                    Segment::Name(_) => None,
+                });
+                std::iter::once(fixed_start(segments)).chain(names).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
     /// The header that is read, in lower case; the start of names where it ends in `*`.
     pub fn header(&self) -> Option<&str> {
         match self {
@@ -124,10 +162,11 @@ impl FromStr for Selector {
             Some(rest) => (true, rest),
             None => (false, first),
         };
+        let bad_pointer = || SelectorError::BadPointer { text: owned() };
         let place = match place.split_once(':') {
-            Some(("body", pointer)) => {
-                Place::Body(parse_pointer(pointer).ok_or_else(|| SelectorError::BadPointer { text: owned() })?)
-            }
+            Some(("body", text)) => body_place(text).ok_or_else(bad_pointer)?,
+            Some(("keys", text)) => Place::Keys(parse_pointer(text).ok_or_else(bad_pointer)?),
+            Some(("batch", text)) => Place::Batch(parse_pointer(text).ok_or_else(bad_pointer)?),
             Some(("header", name)) if is_token(name) => Place::Header(name.to_ascii_lowercase()),
             Some(("headers", name)) if is_token(name) => Place::Headers(name.to_ascii_lowercase()),
             Some(("query", name)) if !name.is_empty() => Place::Query(name.to_owned()),
@@ -139,6 +178,8 @@ impl FromStr for Selector {
             }
             Some(("const", value)) => Place::Const(value.to_owned()),
             None if place == "sha256(body)" => Place::BodyDigest,
+            None if place == "batch_index" => Place::BatchIndex,
+            None if place == "batch_path" => Place::BatchPath,
             _ => return Err(SelectorError::UnknownPlace { text: owned() }),
         };
         let step = |step: &str| {
@@ -146,6 +187,12 @@ impl FromStr for Selector {
         };
         Ok(Self { optional, place, steps: parts.map(step).collect::<Result<_, _>>()?, text: owned() })
     }
+}
+
+fn body_place(text: &str) -> Option<Place> {
+    let segments = parse_segments(text)?;
+    let fixed = fixed_start(&segments);
+    Some(if fixed.len() == segments.len() { Place::Body(fixed) } else { Place::BodyBy(segments) })
 }
 
 impl fmt::Display for Selector {
@@ -159,6 +206,7 @@ impl Step {
         match text {
             "lower" => return Some(Self::Lower),
             "trim" => return Some(Self::Trim),
+            "quote" => return Some(Self::Quote),
             _ => {}
         }
         let (verb, argument) = text.split_once(':')?;
@@ -173,7 +221,9 @@ impl Step {
             "after" => Self::After(argument),
             "item" => Self::Item(argument.parse().ok()?),
             "skip" => Self::Skip(argument.parse().ok()?),
+            "not" => Self::Not(argument),
             "base64json" => Self::Base64Json(parse_pointer(&argument)?),
+            "json" => Self::Json(parse_pointer(&argument)?),
             _ => return None,
         })
     }
@@ -194,14 +244,19 @@ impl Step {
             Self::Trim => values.iter().map(|v| v.trim().to_owned()).collect(),
             Self::Item(at) => values.into_iter().skip(*at).take(1).collect(),
             Self::Skip(count) => values.into_iter().skip(*count).collect(),
-            Self::Base64Json(pointer) => values.iter().filter_map(|v| base64_json(v, pointer)).collect(),
+            Self::Not(text) => values.into_iter().filter(|v| v != text).collect(),
+            Self::Base64Json(pointer) => {
+                values.iter().filter_map(|v| json(&STANDARD.decode(v).ok()?, pointer)).collect()
+            }
+            Self::Json(pointer) => values.iter().filter_map(|v| json(v.as_bytes(), pointer)).collect(),
+            Self::Quote => values.into_iter().map(|v| Value::String(v).to_string()).collect(),
         }
     }
 }
 
-/// The text at `pointer` in base64 of JSON; numbers and booleans as they are written.
-fn base64_json(text: &str, pointer: &[String]) -> Option<String> {
-    let document: Value = serde_json::from_slice(&STANDARD.decode(text).ok()?).ok()?;
+/// The text at `pointer` in JSON; numbers and booleans as they are written.
+fn json(text: &[u8], pointer: &[String]) -> Option<String> {
+    let document: Value = serde_json::from_slice(text).ok()?;
     let found = pointer.iter().try_fold(&document, |value, segment| match value {
         Value::Array(items) => items.get(segment.parse::<usize>().ok()?),
         other => other.get(segment),
@@ -213,41 +268,8 @@ fn base64_json(text: &str, pointer: &[String]) -> Option<String> {
     }
 }
 
-/// RFC 6901; the empty pointer is the whole document.
-fn parse_pointer(text: &str) -> Option<Vec<String>> {
-    if text.is_empty() {
-        return Some(Vec::new());
-    }
-    text.strip_prefix('/')?
-        .split('/')
-        .map(|segment| {
-            let escapes_are_whole = segment.split('~').skip(1).all(|rest| rest.starts_with(['0', '1']));
-            escapes_are_whole.then(|| segment.replace("~1", "/").replace("~0", "~"))
-        })
-        .collect()
-}
-
 fn is_token(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
-}
-
-/// One value out of selectors.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Expression {
-    One(Selector),
-    FirstOf(Vec<Expression>),
-    Join { parts: Vec<Selector>, with: String },
-}
-
-impl Expression {
-    /// Every selector in it, from left to right.
-    pub fn selectors(&self) -> Vec<&Selector> {
-        match self {
-            Self::One(selector) => vec![selector],
-            Self::FirstOf(all) => all.iter().flat_map(Self::selectors).collect(),
-            Self::Join { parts, .. } => parts.iter().collect(),
-        }
-    }
 }
 
 impl<'de> Deserialize<'de> for Selector {
@@ -262,66 +284,6 @@ impl Serialize for Selector {
     }
 }
 
-impl<'de> Deserialize<'de> for Expression {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(ExpressionVisitor)
-    }
-}
-
-struct ExpressionVisitor;
-
-impl<'de> Visitor<'de> for ExpressionVisitor {
-    type Value = Expression;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a selector, a list of them (first of), or { join = [..], with = \"..\" }")
-    }
-
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
-        text.parse().map(Expression::One).map_err(E::custom)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
-        let mut all = Vec::new();
-        while let Some(one) = seq.next_element()? {
-            all.push(one);
-        }
-        if all.is_empty() {
-            Err(de::Error::custom("a first-of list needs at least one selector"))
-        } else {
-            Ok(Expression::FirstOf(all))
-        }
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let (mut parts, mut with) = (None::<Vec<Selector>>, None::<String>);
-        while let Some(key) = map.next_key::<String>()? {
-            match key.as_str() {
-                "join" => parts = Some(map.next_value()?),
-                "with" => with = Some(map.next_value()?),
-                other => return Err(de::Error::unknown_field(other, &["join", "with"])),
-            }
-        }
-        let parts = parts.filter(|p| !p.is_empty()).ok_or_else(|| de::Error::missing_field("join"))?;
-        Ok(Expression::Join { parts, with: with.unwrap_or_default() })
-    }
-}
-
-impl Serialize for Expression {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::One(selector) => selector.serialize(serializer),
-            Self::FirstOf(all) => all.serialize(serializer),
-            Self::Join { parts, with } => {
-                let mut map = serializer.serialize_map(Some(2))?;
-                map.serialize_entry("join", parts)?;
-                map.serialize_entry("with", with)?;
-                map.end()
-            }
-        }
-    }
-}
-
 impl JsonSchema for Selector {
     fn schema_name() -> std::borrow::Cow<'static, str> {
         "Selector".into()
@@ -330,31 +292,8 @@ impl JsonSchema for Selector {
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
             "type": "string",
-            "description": "Where a value stands: body:/POINTER, header:NAME, headers:NAME, query:NAME, form:NAME, claim:NAME, setting:NAME, const:TEXT or sha256(body), then steps: | split:SEP | strip:PREFIX | before:TEXT | after:TEXT | lower | trim | item:N | skip:N | base64json:/POINTER",
-            "pattern": r"^\??(body:|header:|headers:|query:|form:|claim:|setting:|const:|sha256\(body\))"
-        })
-    }
-}
-
-impl JsonSchema for Expression {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "Expression".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let selector = generator.subschema_for::<Selector>();
-        json_schema!({
-            "description": "A selector, a list of which the first that yields a value counts, or a join",
-            "anyOf": [
-                selector,
-                { "type": "array", "minItems": 1, "items": { "$ref": "#/$defs/Expression" } },
-                {
-                    "type": "object",
-                    "properties": { "join": { "type": "array", "minItems": 1, "items": selector }, "with": { "type": "string" } },
-                    "required": ["join"],
-                    "additionalProperties": false
-                }
-            ]
+            "description": "Where a value stands: body:/POINTER, keys:/POINTER, batch:/POINTER, batch_index, batch_path, header:NAME, headers:NAME, query:NAME, form:NAME, claim:NAME, setting:NAME, const:TEXT or sha256(body), then steps: | split:SEP | strip:PREFIX | before:TEXT | after:TEXT | lower | trim | item:N | skip:N | not:TEXT | base64json:/POINTER | json:/POINTER | quote",
+            "pattern": r"^\??(body:|keys:|batch:|batch_index|batch_path|header:|headers:|query:|form:|claim:|setting:|const:|sha256\(body\))"
         })
     }
 }

@@ -7,6 +7,7 @@
 //! [id:{query:data.id};]ts:{timestamp};      a group falls away as a whole where a value in it is missing
 //! {url} {url_no_query} {path_query} {method}    of the configured public URL, with the request's query
 //! {secret}                                  the key itself, for plain hashes
+//! {token}                                   what a handshake computed, in its answer
 //! {lf}                                      a line feed
 //! {crc32} {sha256_raw} {body_as_json_string}    of the body: decimal, 32 bytes, a quoted text
 //! {form_sorted} {query_sorted}              pairs of the form as NAMEVALUE.., of the query as NAME=VALUE&..
@@ -37,6 +38,7 @@ pub enum Part {
     Body,
     Timestamp,
     Secret,
+    Token,
     Url,
     UrlWithoutQuery,
     PathQuery,
@@ -54,10 +56,11 @@ pub enum Part {
     HeadersNamedBy(String),
 }
 
-const NAMED: [(&str, Part); 13] = [
+const NAMED: [(&str, Part); 14] = [
     ("body", Part::Body),
     ("timestamp", Part::Timestamp),
     ("secret", Part::Secret),
+    ("token", Part::Token),
     ("url", Part::Url),
     ("url_no_query", Part::UrlWithoutQuery),
     ("path_query", Part::PathQuery),

@@ -31,6 +31,9 @@ pub struct Recipe {
     /// Steps from a secret's text to the key; none: its UTF-8 bytes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub key: Vec<KeyStep>,
+    /// For public keys: where the request says that the signer's certificate stands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<CertificateRule>,
     /// When the request was signed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timestamp: Option<TimestampRule>,
@@ -132,6 +135,16 @@ pub struct Require {
     pub equals: Selector,
 }
 
+/// A certificate that is fetched, once, and kept. Its host is the anchor of trust: over TLS, of these names only.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CertificateRule {
+    /// The address, https.
+    pub from: Selector,
+    /// Hosts that may be asked; a `*` stands for one label or a part of one.
+    pub hosts: Vec<String>,
+}
+
 /// `from` must be the SHA-256 of `of`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -174,6 +187,11 @@ pub enum JwtAlgorithm {
 impl Algorithm {
     fn is_sent_secret(self) -> bool {
         matches!(self, Self::Static | Self::Basic)
+    }
+
+    fn is_public(self) -> bool {
+        use Algorithm::{EcdsaP256Sha1, EcdsaP256Sha256, Ed25519, RsaSha1, RsaSha256};
+        matches!(self, Ed25519 | EcdsaP256Sha1 | EcdsaP256Sha256 | RsaSha1 | RsaSha256)
     }
 
     fn is_plain_hash(self) -> bool {
@@ -232,6 +250,7 @@ impl Recipe {
         let own = [Some(&self.signature), self.timestamp.as_ref().map(|t| &t.from)].into_iter().flatten();
         let required = self.require.iter().flat_map(|r| [&r.from, &r.equals]);
         let digests = self.digests.iter().map(|d| &d.from);
+        let own = own.chain(self.certificate.iter().map(|c| &c.from));
         own.chain(required).chain(digests).chain(self.templates().flat_map(Template::selectors)).collect()
     }
 
@@ -269,6 +288,12 @@ impl Recipe {
         }
         if self.jwt.is_some() != (self.algorithm == Algorithm::Jwt) {
             say("jwt", "belongs to algorithm = \"jwt\", which needs it");
+        }
+        if self.certificate.is_some() && !self.algorithm.is_public() {
+            say("certificate", "belongs to an algorithm with a public key: rsa, ecdsa or ed25519");
+        }
+        if self.certificate.as_ref().is_some_and(|c| c.hosts.is_empty()) {
+            say("certificate.hosts", "is empty: name the hosts that may be asked");
         }
         if self.jwt.as_ref().is_some_and(|jwt| jwt.algorithms.is_empty()) {
             say("jwt.algorithms", "is empty: no token would be believed");

@@ -15,9 +15,14 @@
 //!
 //! A next format takes other kind bytes; keys of two kinds never meet within one source.
 
-use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::tz::{Offset, TimeZone};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use thiserror::Error;
 
 use crate::pattern::Pattern;
@@ -51,6 +56,8 @@ pub enum VersionKind {
     UnixS,
     /// Milliseconds since 1970.
     UnixMs,
+    /// Any of the three above, told apart by how it is written; also `Wed Oct 10 20:19:24 +0000 2018`.
+    Instant,
     /// One of the declared `states`, in that order.
     Ranked,
     /// Text, compared byte by byte. By choice only.
@@ -83,6 +90,16 @@ pub enum VersionError {
 impl Version {
     /// Reads `text` as `kind` says. `states` counts for [`VersionKind::Ranked`] only.
     pub fn parse(text: &str, kind: VersionKind, states: &[String]) -> Result<Self, VersionError> {
+        Self::parse_at(text, kind, states, ZoneOffset::UTC)
+    }
+
+    /// As [`Self::parse`]; a time without a zone is of `offset`.
+    pub fn parse_at(
+        text: &str,
+        kind: VersionKind,
+        states: &[String],
+        offset: ZoneOffset,
+    ) -> Result<Self, VersionError> {
         if text.len() > VERSION_BYTES_MAX {
             return Err(VersionError::TooLong { bytes: text.len() });
         }
@@ -106,9 +123,16 @@ impl Version {
                 Ok(Self { key: number.encode(NUMBER), instant_ns: None })
             }
             VersionKind::Rfc3339 => {
-                let at = parse_instant(text)
+                let at = parse_instant_at(text, offset)
                     .ok_or_else(|| VersionError::Malformed { text: owned(), expected: "an RFC 3339 instant" })?;
                 Ok(Self::instant(at.as_nanosecond()))
+            }
+            VersionKind::Instant => {
+                let ns = parse_any_instant(text, offset).ok_or_else(|| VersionError::Malformed {
+                    text: owned(),
+                    expected: "an RFC 3339 instant, nor unix seconds or milliseconds",
+                })?;
+                Ok(Self::instant(ns))
             }
             VersionKind::UnixS => {
                 let ns = parse_unix(text, NS_PER_S)
@@ -178,12 +202,86 @@ pub fn rank_of(event_type: &str, ranks: &[Pattern]) -> u16 {
 /// Reads an instant as providers write it: RFC 3339 with any offset, a space for `T`, a trailing ` UTC`,
 /// or no zone at all (then UTC).
 pub fn parse_instant(text: &str) -> Option<Timestamp> {
-    let text = text.strip_suffix(" UTC").unwrap_or(text);
+    parse_instant_at(text, ZoneOffset::UTC)
+}
+
+fn parse_instant_at(text: &str, offset: ZoneOffset) -> Option<Timestamp> {
+    let (text, offset) = match text.strip_suffix(" UTC") {
+        Some(utc) => (utc, ZoneOffset::UTC),
+        None => (text, offset),
+    };
     if let Ok(at) = text.parse::<Timestamp>() {
         return Some(at);
     }
     let civil: DateTime = text.parse().ok()?;
-    text.contains(':').then(|| TimeZone::UTC.to_timestamp(civil).ok())?
+    let zone = TimeZone::fixed(Offset::from_seconds(offset.seconds).ok()?);
+    text.contains(':').then(|| zone.to_timestamp(civil).ok())?
+}
+
+/// Nanoseconds since 1970 of unix seconds or milliseconds (told apart by [`SECONDS_END`]), of RFC 3339, or of the
+/// `ctime` form that X uses.
+pub fn parse_any_instant(text: &str, offset: ZoneOffset) -> Option<i128> {
+    match parse_unix(text, NS_PER_S) {
+        Some(ns) if ns < SECONDS_END * NS_PER_S => Some(ns),
+        _ => parse_unix(text, NS_PER_MS)
+            .or_else(|| parse_instant_at(text, offset).map(Timestamp::as_nanosecond))
+            .or_else(|| Timestamp::strptime("%a %b %d %H:%M:%S %z %Y", text).ok().map(Timestamp::as_nanosecond)),
+    }
+}
+
+/// Offset of a local time from UTC: `+02:00`, `-03:00`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ZoneOffset {
+    /// East of UTC.
+    seconds: i32,
+}
+
+impl ZoneOffset {
+    pub const UTC: Self = Self { seconds: 0 };
+}
+
+impl FromStr for ZoneOffset {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parse = || {
+            let (sign, rest) = text.strip_prefix('-').map(|r| (-1, r)).or(text.strip_prefix('+').map(|r| (1, r)))?;
+            let (hours, minutes) = rest.split_once(':').filter(|(h, m)| h.len() == 2 && m.len() == 2)?;
+            let (hours, minutes) = (hours.parse::<u8>().ok()?, minutes.parse::<u8>().ok()?);
+            let in_day = hours < 24 && minutes < 60;
+            in_day.then(|| Self { seconds: sign * (i32::from(hours) * 3600 + i32::from(minutes) * 60) })
+        };
+        parse().ok_or_else(|| format!("{text:?} is no offset from UTC such as -03:00"))
+    }
+}
+
+impl fmt::Display for ZoneOffset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (sign, minutes) = (if self.seconds < 0 { '-' } else { '+' }, self.seconds.abs() / 60);
+        write!(f, "{sign}{:02}:{:02}", minutes / 60, minutes % 60)
+    }
+}
+
+impl<'de> Deserialize<'de> for ZoneOffset {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}
+
+impl Serialize for ZoneOffset {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl JsonSchema for ZoneOffset {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "ZoneOffset".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "pattern": "^[+-][0-9]{2}:[0-9]{2}$" })
+    }
 }
 
 /// `digits[.digits]` of a unit of `unit_ns` nanoseconds, exactly; what is finer than 1 ns is refused.

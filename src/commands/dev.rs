@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Parser;
-use seriatim_schemas::declaration::{Declaration, SecretRef, SourceConfig};
-use seriatim_schemas::preset::Preset;
+use seriatim_schemas::declaration::Declaration;
+use seriatim_schemas::source::{SecretRef, SourceConfig};
 
 use super::{Context, send};
 use crate::config::{Config, JsonLinesConfig, SinkConfig};
@@ -18,10 +18,12 @@ use crate::service::{Roles, Service};
 pub const DATA: &str = "data";
 /// Tenant of its sources; each is named as its preset.
 pub const TENANT: &str = "dev";
+/// The presets it starts with. Any other needs its own configuration: a public URL, a key of the provider's.
+const PRESETS: [&str; 5] = ["stripe", "github", "shopify", "standard_webhooks", "hmac"];
 
 /// Run everything in one process, with SQLite in ./data and no configuration
 ///
-/// One source per preset, at /in/dev/PRESET, all with one generated secret. With a seriatim.toml in the
+/// Sources stripe, github, shopify, standard_webhooks and hmac, at /in/dev/NAME, all with one generated secret. With a seriatim.toml in the
 /// folder, its sources and settings are used instead.
 #[derive(Debug, Parser)]
 pub struct Args {
@@ -99,18 +101,18 @@ pub fn config(data: &Path, secret: Option<String>) -> anyhow::Result<Config> {
         config.data = data.to_owned();
     }
     let secrets: Vec<_> = secret.into_iter().map(SecretRef::Value).collect();
-    let source = |preset: &Preset| SourceConfig {
+    let source = |preset: &str| SourceConfig {
         tenant: TENANT.to_owned(),
-        name: preset.name.clone(),
-        preset: Some(preset.name.clone()),
+        name: preset.to_owned(),
+        preset: Some(preset.to_owned()),
         secrets: secrets.clone(),
         public_url: None,
         settings: Default::default(),
-        declare: generic_fields(&preset.name),
+        declare: generic_fields(preset),
     };
     // Without a secret there is nothing to send to or to serve; what is stored can still be looked at.
     if !secrets.is_empty() {
-        config.source = Preset::all().iter().map(source).collect();
+        config.source = PRESETS.into_iter().map(source).collect();
     }
     let path = config.data.join("effects.jsonl");
     config.sink = vec![SinkConfig { name: "effects".to_owned(), json_lines: Some(JsonLinesConfig { path }) }];

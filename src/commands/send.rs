@@ -14,8 +14,8 @@ use futures::StreamExt;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use seriatim_ingest::secret::read_secret;
-use seriatim_schemas::declaration::Source;
 use seriatim_schemas::preset::Preset;
+use seriatim_schemas::source::Source;
 
 use super::{Context, Failure, dev};
 use crate::config::Config;

@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand};
 use seriatim_schemas::preset::Preset;
 
 use super::{Context, Failure};
+use crate::explain::{page, summary};
 use crate::output::{Format, print_json, print_rows, write_out};
 
 /// Presets of providers: which there are, and what each says
@@ -17,24 +18,25 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum SourceCommand {
-    /// List the presets, or show one whole
+    /// List the presets, or explain one and show its file
     Presets { name: Option<String> },
 }
 
 pub async fn main(context: &Context, args: Args) -> anyhow::Result<ExitCode> {
     let SourceCommand::Presets { name } = args.command;
     let Some(name) = name else {
-        let cells = |p: &Preset| vec![p.name.clone(), p.title.clone(), p.docs.clone()];
-        print_rows(context.format, &["preset", "provider", "documentation"], Preset::all(), cells)?;
+        let cells = |p: &Preset| {
+            let row = summary(p);
+            vec![row.name, row.title, row.verified_by, row.order, row.retries, row.state.to_owned()]
+        };
+        let columns = ["preset", "provider", "verified by", "order by", "tries again for", "state"];
+        print_rows(context.format, &columns, &Preset::all(), cells)?;
         return Ok(ExitCode::SUCCESS);
     };
-    let unknown = || {
-        Failure::NotFound(format!("no preset {name}; there are: {}", Preset::names().collect::<Vec<_>>().join(", ")))
-    };
-    let preset = Preset::named(&name).ok_or_else(unknown)?;
+    let preset = Preset::named(&name).ok_or_else(|| Failure::NotFound(format!("preset {}", Preset::unknown(&name))))?;
     match context.format {
         Format::Json => print_json(&preset)?,
-        Format::Table => write_out(&toml::to_string_pretty(&preset)?)?,
+        Format::Table => write_out(&page(&preset, Preset::text(&name).unwrap_or_default()))?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -29,6 +29,9 @@ pub struct Args {
     /// Begin with the oldest record that is kept
     #[arg(long)]
     from_start: bool,
+    /// Stop at the end of the log
+    #[arg(long)]
+    no_follow: bool,
     /// Stop after so many records
     #[arg(long)]
     count: Option<usize>,
@@ -38,6 +41,7 @@ pub struct Args {
 struct Line {
     received: String,
     kind: &'static str,
+    record: String,
     key: String,
     event_id: String,
     #[serde(rename = "type")]
@@ -72,6 +76,9 @@ pub async fn main(context: &Context, args: Args) -> anyhow::Result<ExitCode> {
                 }
             }
         }
+        if was_idle && args.no_follow {
+            return Ok(ExitCode::SUCCESS);
+        }
         if was_idle {
             tokio::time::sleep(INTERVAL).await;
         }
@@ -88,6 +95,7 @@ fn line(partition: i32, entry: RawEntry, args: &Args) -> Option<Line> {
     Some(Line {
         received: record.recorded.to_string(),
         kind: record.kind.as_str(),
+        record: record.id.to_string(),
         key: entry.key,
         event_id: record.event_id,
         event_type: record.event_type,

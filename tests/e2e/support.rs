@@ -288,6 +288,18 @@ pub fn post(url: &str, headers: &[(&str, &str)], body: &[u8]) -> u16 {
     try_post(url, headers, body).expect("an answer")
 }
 
+/// Posts and returns status and body of the answer.
+pub fn exchange(url: &str, headers: &[(&str, &str)], body: &[u8]) -> (u16, String) {
+    block_on(async {
+        let mut request = reqwest::Client::new().post(url).body(body.to_vec());
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let answer = request.send().await.expect("an answer");
+        (answer.status().as_u16(), answer.text().await.expect("a body"))
+    })
+}
+
 pub fn try_post(url: &str, headers: &[(&str, &str)], body: &[u8]) -> Option<u16> {
     block_on(async {
         let mut request = reqwest::Client::new().post(url).body(body.to_vec());

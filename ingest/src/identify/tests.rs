@@ -1,4 +1,6 @@
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use bytes::Bytes;
+use seriatim_schemas::decode::document;
 use seriatim_schemas::preset::Preset;
 
 use super::*;
@@ -15,9 +17,13 @@ fn derive(declaration: Declaration, pairs: &[(&str, &str)], body: &str) -> Resul
         query: "",
         body: body.as_bytes(),
         claims: None,
+        item: None,
         settings: &Default::default(),
     };
-    Identifier::new(declaration).derive(&view, &Sha256Digest::of(body.as_bytes()))
+    let form = view.form_kind().expect("one content type");
+    let steps = declaration.decode.clone().unwrap_or_default();
+    let document = document(&steps, &form, &Bytes::copy_from_slice(body.as_bytes())).expect("decodable");
+    Identifier::new(declaration).derive(&view, document.as_deref(), &Sha256Digest::of(body.as_bytes()))
 }
 
 fn preset(name: &str) -> Declaration {
@@ -77,8 +83,12 @@ fn a_joined_id_is_trusted_as_far_as_its_least_trusted_part() {
     ];
     for (id, expected) in table {
         let declaration = toml::from_str(&format!("event_id = {id}\n{open}")).expect("a declaration");
-        let body = if id.contains("form") { "event=e" } else { r#"{"token":"t","event":"e"}"# };
-        let derived = derive(declaration, &[("x-id", "i"), ("x-other", "u")], body).expect("whole");
+        let (body, content_type) = match id.contains("form") {
+            true => ("event=e", "application/x-www-form-urlencoded"),
+            false => (r#"{"token":"t","event":"e"}"#, "application/json"),
+        };
+        let headers = [("x-id", "i"), ("x-other", "u"), ("content-type", content_type)];
+        let derived = derive(declaration, &headers, body).expect("whole");
         assert_eq!(derived.id_from, expected, "{id}");
     }
 }
@@ -95,7 +105,7 @@ fn without_an_id_the_digest_names_the_event() {
 fn what_cannot_be_routed_says_why() {
     let declaration = || hmac("object = 'body:/data/object/id'");
     let table = [
-        ("", "the body is empty"),
+        ("", "no object: body:/data/object/id yields nothing"),
         ("{", "not JSON"),
         ("[]", "no object: body:/data/object/id yields nothing"),
         (r#"{"data":{"object":{"id":""}}}"#, "no object"),
@@ -125,4 +135,39 @@ fn neighbouring_large_numbers_stay_apart() {
     let object = |id: &str| derive(hmac("object = 'body:/o'"), &[], &format!(r#"{{"o":{id}}}"#)).expect("whole").object;
     assert_eq!(object("9123456789654321"), "9123456789654321");
     assert_ne!(object("7615917337495251231"), object("7615917337495251232"));
+}
+
+#[test]
+fn the_digest_leaves_out_what_a_retry_changes() {
+    let declaration = || hmac("object = 'body:/o'\ndigest_ignores = ['/attempt', '/meta/attempt', '/none']");
+    let id = |body: &str| derive(declaration(), &[], body).expect("whole").event_id;
+    let first = r#"{"o":1,"attempt":1,"meta":{"attempt":1,"x":1},"y":"attempt"}"#;
+    assert_eq!(id(first), id(&first.replace("\"attempt\":1", "\"attempt\":22")));
+    assert_ne!(id(first), id(&first.replace("\"x\":1", "\"x\":2")));
+    assert_ne!(id(first), id(&first.replace("\"o\":1", "\"o\":2")));
+    // An id that no signature covers takes the same digest.
+    let declared = || declaration().overlaid(toml::from_str("event_id = 'header:x-id'").expect("valid"));
+    let of = |body: &str| derive(declared(), &[("x-id", "i")], body).expect("whole").id_digest;
+    assert!(of(first).is_some() && of(first) == of(&first.replace("\"attempt\":1", "\"attempt\":2")));
+}
+
+#[test]
+fn a_request_without_a_body_is_named_by_its_query() {
+    let headers = HeaderMap::new();
+    let derive = |query: &str| {
+        let settings = Default::default();
+        let view = RequestView {
+            method: "GET",
+            headers: &headers,
+            query,
+            body: b"",
+            claims: None,
+            item: None,
+            settings: &settings,
+        };
+        let declaration = hmac("object = 'query:id'\nevent_id = 'query:none'\nevent_type = 'query:none'");
+        Identifier::new(declaration).derive(&view, None, &Sha256Digest::of(b""))
+    };
+    assert_ne!(derive("id=1&s=a").expect("whole").event_id, derive("id=1&s=b").expect("whole").event_id);
+    assert_eq!(derive("id=1").expect("whole").object, "1");
 }

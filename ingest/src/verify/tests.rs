@@ -21,8 +21,15 @@ fn verifier(preset: &str, secrets: &[&str]) -> Verifier {
 
 fn check(verifier: &Verifier, pairs: &[(&str, &str)], body: &[u8], now: i64) -> Result<String, Refusal> {
     let settings = Settings::new();
-    let view =
-        RequestView { method: "POST", headers: &headers(pairs), query: "", body, claims: None, settings: &settings };
+    let view = RequestView {
+        method: "POST",
+        headers: &headers(pairs),
+        query: "",
+        body,
+        claims: None,
+        item: None,
+        settings: &settings,
+    };
     verifier.verify(&view, Timestamp::from_second(now).expect("a time")).map(|v| v.secret.to_owned())
 }
 

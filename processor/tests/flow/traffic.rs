@@ -9,11 +9,11 @@ use jiff::Timestamp;
 use rand::rngs::SmallRng;
 use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{Rng, SeedableRng};
-use seriatim_schemas::declaration::Source;
 use seriatim_schemas::id::{IdFrom, RecordId, Sha256Digest};
 use seriatim_schemas::key::{ObjectKey, RecordKey};
 use seriatim_schemas::outcome::Outcome;
 use seriatim_schemas::record::{Record, RecordKind};
+use seriatim_schemas::source::Source;
 use uuid::Uuid;
 
 pub const SOURCE: &str = "crm";
@@ -210,6 +210,9 @@ fn record(rng: &mut SmallRng, tenant: &str, number: usize, objects: usize) -> Re
         problem: None,
         content_type: Some("application/json".to_owned()),
         traceparent: None,
+        range: None,
+        context: None,
+        id_digest: None,
         http: Vec::new(),
         value,
     }

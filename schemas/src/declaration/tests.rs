@@ -1,6 +1,8 @@
 use super::*;
 use crate::document;
+use crate::preset::Preset;
 use crate::problem::Problem;
+use crate::source::{SecretRef, Source, SourceConfig};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -71,7 +73,7 @@ signed = "{timestamp}.{boby}"
     let found = paths(text).join("\n");
     for expected in [
         "source.0.tenant: is empty",
-        "source.0.preset: is unknown; there are: stripe, github, shopify, standard_webhooks, hmac",
+        "source.0.preset: \"strype\" is unknown; did you mean stripe?",
         "source.0.secrets: is empty: without a secret every request would be refused",
         "source.1.secrets.0: is empty",
         "source.1.declare.object: is missing",

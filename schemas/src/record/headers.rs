@@ -27,7 +27,7 @@ pub enum DecodeError {
 
 /// All headers of `record`, in a fixed order. Values are UTF-8 but for `http_*`, which are kept as sent.
 pub fn encode(record: &Record) -> Vec<Header> {
-    let mut out: Vec<Header> = Vec::with_capacity(22 + record.http.len());
+    let mut out: Vec<Header> = Vec::with_capacity(24 + record.http.len());
     let mut put = |name: &str, value: String| out.push((name.to_owned(), Bytes::from(value)));
     put("st_v", RECORD_VERSION.to_string());
     put("st_kind", record.kind.as_str().to_owned());
@@ -55,6 +55,9 @@ pub fn encode(record: &Record) -> Vec<Header> {
         ("ce_traceparent", record.traceparent.clone()),
         ("content-type", record.content_type.clone()),
         ("st_problem", record.problem.clone()),
+        ("st_idsha256", record.id_digest.map(|digest| digest.to_string())),
+        ("st_range", record.range.map(|(start, end)| format!("{start}-{end}"))),
+        ("st_context", record.context.clone()),
     ];
     for (name, value) in optional {
         if let Some(value) = value {
@@ -92,15 +95,23 @@ pub fn decode(key: &str, headers: &[Header], value: Bytes) -> Result<Record, Dec
         time: read.optional("ce_time")?.and_then(|t| t.parse().ok()),
         recorded: read.parsed("ce_recordedtime", |t| t.parse::<Timestamp>().ok())?,
         digest: read.parsed("st_sha256", |t| Sha256Digest::from_str(t).ok())?,
+        id_digest: read.optional("st_idsha256")?.and_then(|t| Sha256Digest::from_str(&t).ok()),
         secret: read.optional("st_secret")?.unwrap_or_default(),
         method: read.optional("st_method")?.unwrap_or_default(),
         target: read.optional("st_target")?.unwrap_or_default(),
         problem: read.optional("st_problem")?,
         content_type: read.optional("content-type")?,
         traceparent: read.optional("ce_traceparent")?,
+        range: read.optional("st_range")?.and_then(|t| parse_range(&t)),
+        context: read.optional("st_context")?,
         http: read.http(),
         value,
     })
+}
+
+fn parse_range(text: &str) -> Option<(usize, usize)> {
+    let (start, end) = text.split_once('-')?;
+    Some((start.parse().ok()?, end.parse().ok()?))
 }
 
 struct Reader<'a> {
@@ -153,12 +164,15 @@ mod tests {
             time: Some("2026-01-01T00:00:00Z".parse().expect("an instant")),
             recorded: "2026-01-01T00:00:01.25Z".parse().expect("an instant"),
             digest: Sha256Digest::of(&value),
+            id_digest: None,
             secret: "0:1a2b3c4d".into(),
             method: "POST".into(),
             target: "/in/acme/billing".into(),
             problem: None,
             content_type: Some("application/json".into()),
             traceparent: None,
+            range: None,
+            context: None,
             http: vec![("stripe-signature".into(), Bytes::from_static(b"t=1,v1=ab"))],
             value,
         }

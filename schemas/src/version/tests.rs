@@ -147,3 +147,30 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn instants_are_told_apart() {
+    let at = |text: &str| Version::parse(text, VersionKind::Instant, &[]).expect("an instant").instant_ns();
+    for same in
+        ["1539202764", "1539202764000", "1539202764.000", "2018-10-10T20:19:24Z", "Wed Oct 10 20:19:24 +0000 2018"]
+    {
+        assert_eq!(at(same), Some(1_539_202_764_000_000_000), "{same}");
+    }
+    for bad in ["", "x", "Wed Oct 10", "12e9", "2018-10-10"] {
+        assert!(Version::parse(bad, VersionKind::Instant, &[]).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn local_times_have_a_declared_offset() {
+    let parse = |text: &str, offset: &str| {
+        let offset = offset.parse().expect("an offset");
+        Version::parse_at(text, VersionKind::Rfc3339, &[], offset).expect("an instant").instant_ns()
+    };
+    assert_eq!(parse("2026-01-01 00:00:00", "-03:00"), parse("2026-01-01T03:00:00Z", "+00:00"));
+    assert_eq!(parse("2026-01-01T00:00:00Z", "-03:00"), parse("2026-01-01 00:00:00 UTC", "-03:00"));
+    for bad in ["3", "-3:00", "+24:00", "-03:60", "03:00"] {
+        assert!(bad.parse::<ZoneOffset>().is_err(), "{bad}");
+    }
+    assert_eq!("-03:30".parse::<ZoneOffset>().map(|o| o.to_string()), Ok("-03:30".to_owned()));
+}

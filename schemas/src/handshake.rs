@@ -1,0 +1,197 @@
+//! Handshakes as data: requests by which a provider asks whether this address wants its events. They are
+//! answered and never published.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::problem::Problem;
+use crate::selector::{Place, Selector};
+use crate::template::{Part, Template};
+use crate::verification::{Algorithm, Encoding, KeyStep};
+
+/// One kind of request, and its answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Handshake {
+    /// Any method, where it is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub method: Option<String>,
+    /// All of these hold. `body:` reads the request's JSON as it was sent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub when: Vec<Condition>,
+    /// The provider does not sign it. Then anyone may ask, and the answer must tell nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub before_verification: bool,
+    /// Computed for the answer, where it stands as {token}.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<TokenRule>,
+    /// The request brings the signing secret: it is kept in the source's `secrets = [{ handshake = "FILE" }]`,
+    /// once. To allow another, remove the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<Selector>,
+    /// An address of the provider that must be fetched to confirm.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fetch: Option<FetchRule>,
+    #[serde(default)]
+    pub answer: HandshakeAnswer,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Condition {
+    pub from: Selector,
+    /// What it must be: `const:TEXT` or `setting:NAME`. Left out: anything but empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub equals: Option<Selector>,
+    /// It must not be there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub absent: bool,
+    /// Of which characters it must be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chars: Option<Chars>,
+}
+
+/// What a challenge that is signed may consist of. Without such a bound anyone could have an event signed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Chars {
+    /// 1 to 64 hex digits.
+    Hex,
+    /// 1 to 256 of `A-Z a-z 0-9 - _ . ~ + / =`.
+    Token,
+}
+
+impl Chars {
+    pub fn fit(self, text: &str) -> bool {
+        let (max, is_one): (usize, fn(u8) -> bool) = match self {
+            Self::Hex => (64, |b| b.is_ascii_hexdigit()),
+            Self::Token => (256, |b| b.is_ascii_alphanumeric() || b"-_.~+/=".contains(&b)),
+        };
+        (1..=max).contains(&text.len()) && text.bytes().all(is_one)
+    }
+}
+
+/// A digest, or a signature with the source's first secret.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TokenRule {
+    pub algorithm: Algorithm,
+    pub signed: Template,
+    pub encoding: Encoding,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub key: Vec<KeyStep>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FetchRule {
+    pub url: Selector,
+    /// Hosts that may be asked; a `*` stands for one label or a part of one.
+    pub hosts: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HandshakeAnswer {
+    #[serde(default = "ok")]
+    pub status: u16,
+    #[serde(default = "text_plain")]
+    pub content_type: String,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: BTreeMap<String, Template>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub body: Option<Template>,
+}
+
+fn ok() -> u16 {
+    200
+}
+
+fn text_plain() -> String {
+    "text/plain".to_owned()
+}
+
+impl Default for HandshakeAnswer {
+    fn default() -> Self {
+        Self { status: ok(), content_type: text_plain(), headers: BTreeMap::new(), body: None }
+    }
+}
+
+impl Handshake {
+    fn templates(&self) -> impl Iterator<Item = &Template> {
+        let answer = self.answer.headers.values().chain(&self.answer.body);
+        self.token.iter().map(|t| &t.signed).chain(answer)
+    }
+
+    /// Every selector of it.
+    pub fn selectors(&self) -> Vec<&Selector> {
+        let when = self.when.iter().flat_map(|c| std::iter::once(&c.from).chain(&c.equals));
+        let own = self.store.iter().chain(self.fetch.iter().map(|f| &f.url));
+        when.chain(own).chain(self.templates().flat_map(Template::selectors)).collect()
+    }
+
+    /// Whether the source's public URL must be known.
+    pub fn needs_url(&self) -> bool {
+        self.templates().any(Template::needs_url)
+    }
+
+    pub fn problems(&self) -> Vec<Problem> {
+        let mut out = Vec::new();
+        let mut say = |path: String, message: &str| out.push(Problem::at(path, message));
+        if self.method.is_none() && self.when.is_empty() {
+            say("when".into(), "is missing, and so is method: every request would be a handshake");
+        }
+        if self.when.is_empty() && self.method.as_deref() == Some("POST") {
+            say("when".into(), "is missing: every POST would be a handshake");
+        }
+        for (i, condition) in self.when.iter().enumerate() {
+            if condition.absent && condition.equals.is_some() {
+                say(format!("when.{i}"), "equals and absent exclude each other");
+            }
+            let is_fixed = |s: &Selector| matches!(s.place, Place::Const(_) | Place::Setting(_));
+            if condition.equals.as_ref().is_some_and(|s| !is_fixed(s)) {
+                say(format!("when.{i}.equals"), "must be const:TEXT or setting:NAME");
+            }
+        }
+        if let Some(token) = &self.token {
+            let keyed = matches!(token.algorithm, Algorithm::HmacSha1 | Algorithm::HmacSha256 | Algorithm::HmacSha512);
+            if !keyed && !matches!(token.algorithm, Algorithm::Sha1 | Algorithm::Sha256) {
+                say("token.algorithm".into(), "must be hmac-sha1, hmac-sha256, hmac-sha512, sha1 or sha256");
+            }
+            if token.encoding == Encoding::Text {
+                say("token.encoding".into(), "must be hex, base64 or base64url");
+            }
+        }
+        if let Some(token) = self.token.as_ref().filter(|_| self.before_verification) {
+            let is_bounded = |s: &Selector| self.when.iter().any(|c| c.from == *s && c.chars.is_some());
+            let is_ours = |s: &Selector| matches!(s.place, Place::Setting(_) | Place::Const(_));
+            let open = token.signed.flat().any(|part| match part {
+                Part::Value(selector) => !is_ours(selector) && !is_bounded(selector),
+                Part::Text(_) | Part::Url | Part::UrlWithoutQuery | Part::Method => false,
+                _ => true,
+            });
+            if open {
+                say(
+                    "token.signed".into(),
+                    "takes a text of anyone's without a condition on its chars: it could be an event",
+                );
+            }
+        }
+        let names_token = self.templates().flat_map(Template::flat).any(|p| *p == Part::Token);
+        if names_token && self.token.is_none() {
+            say("token".into(), "is missing, but the answer names {token}");
+        }
+        if self.fetch.as_ref().is_some_and(|fetch| fetch.hosts.is_empty()) {
+            say("fetch.hosts".into(), "is empty: name the hosts that may be asked");
+        }
+        if self.fetch.is_some() && self.before_verification {
+            say("fetch".into(), "needs a verified request: anyone could have addresses fetched");
+        }
+        if !(200..300).contains(&self.answer.status) {
+            say("answer.status".into(), "must be a success, 200 to 299");
+        }
+        out
+    }
+}
