@@ -1,16 +1,21 @@
-//! The admin port: /livez, /readyz, /metrics. Liveness asks nothing of log and store: a restart would not
+//! The admin port: /livez, /readyz, /metrics, and why requests were refused. Liveness asks nothing of log and store: a restart would not
 //! mend them. Readiness does.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::extract::{Path, State};
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use prometheus_client::registry::Registry;
+use serde::Serialize;
 use seriatim_ingest::log::Append;
+use seriatim_ingest::refused::{Refused, RefusedRequest};
+use seriatim_ingest::request::RequestView;
+use seriatim_ingest::sources::Sources;
+use seriatim_ingest::verify::diagnose::Diagnosis;
 use seriatim_processor::log::Floors;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -24,8 +29,29 @@ pub struct Admin {
     pub registry: Arc<Registry>,
     pub append: Option<Arc<dyn Append>>,
     pub floors: Option<Floors>,
+    pub refusals: Option<Refusals>,
     /// Cancelled once a stop has begun: not ready any more, so that no new traffic comes.
     pub stop: CancellationToken,
+}
+
+/// The edge's last refusals.
+#[derive(Clone)]
+pub struct Refusals {
+    pub sources: Arc<Sources>,
+    pub refused: Arc<Refused>,
+}
+
+/// One refused request, and what verification makes of it now.
+#[derive(Debug, Serialize)]
+struct Refusal {
+    at: jiff::Timestamp,
+    reason: &'static str,
+    method: String,
+    query: String,
+    headers: Vec<(String, String)>,
+    body_bytes: usize,
+    /// None where the body was too large to keep.
+    diagnosis: Option<Diagnosis>,
 }
 
 pub async fn serve(admin: Admin, listener: TcpListener) -> std::io::Result<()> {
@@ -33,6 +59,7 @@ pub async fn serve(admin: Admin, listener: TcpListener) -> std::io::Result<()> {
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(handle_ready))
         .route("/metrics", get(handle_metrics))
+        .route("/refused/{tenant}/{source}", get(handle_refused))
         .with_state(admin);
     axum::serve(listener, router).await
 }
@@ -72,4 +99,42 @@ async fn handle_metrics(State(admin): State<Admin>) -> Response {
         }
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
+}
+
+/// The last refused requests of a source, the newest first.
+async fn handle_refused(State(admin): State<Admin>, Path((tenant, source)): Path<(String, String)>) -> Response {
+    let found = admin.refusals.as_ref().and_then(|r| Some((r, r.sources.get(&tenant, &source)?)));
+    let Some((refusals, live)) = found else {
+        return (StatusCode::NOT_FOUND, "no such source at this edge\n").into_response();
+    };
+    let tell = |request: RefusedRequest| {
+        let diagnosis = request.body.as_ref().map(|body| {
+            let view = RequestView {
+                method: &request.method,
+                headers: &request.headers,
+                query: &request.query,
+                body,
+                claims: None,
+                item: None,
+                settings: live.verifier.settings(),
+            };
+            // As of when it came: a window that has passed since is not why.
+            live.verifier.diagnose(&view, request.at)
+        });
+        let text = |(name, value): (&HeaderName, &HeaderValue)| {
+            (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned())
+        };
+        Refusal {
+            at: request.at,
+            reason: request.refusal.label(),
+            headers: request.headers.iter().map(text).collect(),
+            method: request.method.clone(),
+            query: request.query.clone(),
+            body_bytes: request.body_bytes,
+            diagnosis,
+        }
+    };
+    let all: Vec<_> = refusals.refused.of(&tenant, &source).into_iter().map(tell).collect();
+    let body = serde_json::to_vec(&all).expect("plain data");
+    ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }

@@ -12,6 +12,7 @@ pub mod run;
 pub mod send;
 pub mod source;
 pub mod tail;
+pub mod verify;
 
 use std::path::PathBuf;
 

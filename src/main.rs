@@ -7,6 +7,7 @@ mod engine;
 mod explain;
 mod logging;
 mod output;
+mod secrets;
 mod service;
 mod sign;
 mod traffic;
@@ -16,7 +17,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{check, completions, dead, dev, event, lag, migrate, object, run, send, source, tail};
+use crate::commands::{check, completions, dead, dev, event, lag, migrate, object, run, send, source, tail, verify};
 use crate::output::Format;
 
 /// Takes in webhooks that arrive late, twice and out of order, and applies each one once and in order,
@@ -38,6 +39,7 @@ const EXAMPLES: &str = "\
 Examples:
   seriatim dev                                   everything in one process, SQLite in ./data, no configuration
   seriatim send --preset stripe --count 1000 --duplicates 20% --shuffle --verify
+  seriatim source refused acme billing           why the last requests were refused, step by step
   seriatim object get acme billing sub_1         the state of one object
   seriatim event trace acme billing evt_1        how often an event arrived, and what each arrival did
 
@@ -51,6 +53,7 @@ enum Command {
     Migrate(migrate::Args),
     Send(send::Args),
     Source(source::Args),
+    Verify(verify::Args),
     Object(object::Args),
     Event(event::Args),
     Dead(dead::Args),
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
             Command::Migrate(args) => migrate::main(&context, args).await,
             Command::Send(args) => send::main(&context, args).await,
             Command::Source(args) => source::main(&context, args).await,
+            Command::Verify(args) => verify::main(&context, args).await,
             Command::Object(args) => object::main(&context, args).await,
             Command::Event(args) => event::main(&context, args).await,
             Command::Dead(args) => dead::main(&context, args).await,

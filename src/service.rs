@@ -8,7 +8,7 @@ use anyhow::Context;
 use prometheus_client::registry::Registry;
 use seriatim_ingest::body::InFlight;
 use seriatim_ingest::fetch::{Fetcher, Https};
-use seriatim_ingest::metrics::IngestMetrics;
+use seriatim_ingest::metrics::{IngestMetrics, SecretUse};
 use seriatim_ingest::sources::Sources;
 use seriatim_ingest::webhook::Edge;
 use seriatim_processor::log::Floors;
@@ -22,9 +22,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{error, info};
 
-use crate::admin::{self, Admin};
+use crate::admin::{self, Admin, Refusals};
 use crate::config::{Config, Engine};
-use crate::engine;
+use crate::{engine, secrets};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Roles {
@@ -70,12 +70,15 @@ impl Service {
             let (sources, config) = (config.sources(), config.processor.clone());
             processor = Some(tokio::spawn(Processor { config, log, store, sources, sinks, metrics }.run(stop.clone())));
         }
-        let (mut edge_addr, mut edge) = (None, None);
+        let (mut edge_addr, mut edge, mut refusals) = (None, None, None);
         if roles.ingest {
             let listener = bind(config.ingest.listen, "ingest.listen").await?;
             edge_addr = Some(listener.local_addr()?);
             let log = append.clone().expect("an edge has a log to append to");
             let parts = edge_parts(config, log, IngestMetrics::register(&mut registry))?;
+            registry.register_collector(Box::new(SecretUse(parts.sources.clone())));
+            tokio::spawn(secrets::watch(parts.sources.clone(), stop.clone()));
+            refusals = Some(Refusals { sources: parts.sources.clone(), refused: parts.refused.clone() });
             edge = Some(tokio::spawn(seriatim_ingest::server::serve(
                 parts,
                 listener,
@@ -85,7 +88,7 @@ impl Service {
         let listener = bind(config.admin.listen, "admin.listen").await?;
         let admin_addr = listener.local_addr()?;
         let append = append.filter(|_| roles.ingest);
-        let admin = Admin { registry: Arc::new(registry), append, floors, stop: edge_stop.clone() };
+        let admin = Admin { registry: Arc::new(registry), append, floors, refusals, stop: edge_stop.clone() };
         let admin = tokio::spawn(admin::serve(admin, listener));
         info!(edge = ?edge_addr, admin = %admin_addr, "started");
         Ok(Self { edge_addr, admin_addr, stop, edge, processor, admin, edge_stop, _lock: lock })

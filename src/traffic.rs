@@ -9,6 +9,8 @@ use rand::{Rng, SeedableRng};
 use serde_json::json;
 use seriatim_schemas::key::encode_part;
 
+use crate::sign::Outgoing;
+
 /// How much, of what, in which disorder.
 #[derive(Debug, Clone)]
 pub struct Plan {
@@ -50,12 +52,8 @@ pub struct Traffic {
     pub requests: Vec<usize>,
 }
 
-/// A request without its signature.
-#[derive(Debug)]
-pub struct Unsigned {
-    pub headers: Vec<(String, String)>,
-    pub body: String,
-}
+/// Presets whose events are made, any number of them; of the others the examples are sent.
+pub const MADE: [&str; 5] = ["stripe", "github", "shopify", "standard_webhooks", "hmac"];
 
 /// Versions of test events begin here, in unix seconds: safely in the past.
 const FIRST_VERSION_S: i64 = 1_700_000_000;
@@ -105,8 +103,8 @@ impl Plan {
         }
     }
 
-    /// Headers and body of an event, as its provider writes them.
-    pub fn request(&self, event: &Event) -> Unsigned {
+    /// The request of an event, as its provider writes it, without a signature.
+    pub fn request(&self, event: &Event) -> Outgoing {
         let object = self.raw_object_id(event.object);
         let number: u64 = object.parse().unwrap_or(0);
         let at_s = FIRST_VERSION_S + event.step as i64;
@@ -134,7 +132,7 @@ impl Plan {
             }
             _ => json!({ "id": event.id, "type": "thing.updated", "object": object, "version": event.step }),
         };
-        Unsigned { headers, body: body.to_string() }
+        Outgoing { method: "POST".to_owned(), query: String::new(), headers, body: body.to_string().into_bytes() }
     }
 }
 

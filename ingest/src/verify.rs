@@ -15,6 +15,7 @@ use jiff::Timestamp;
 use seriatim_schemas::id::Sha256Digest;
 use seriatim_schemas::selector::{Place, Selector};
 use seriatim_schemas::source::SecretRef;
+use seriatim_schemas::template::Template;
 use seriatim_schemas::verification::{Algorithm, DigestRule, Encoding, Recipe, TimestampRule, TimestampUnit, Verify};
 use seriatim_schemas::version::parse_instant;
 use sha2::{Digest, Sha256};
@@ -140,6 +141,39 @@ impl Verifier {
         let template = keyed.recipe.signed.as_ref();
         let signed = template.map_or(Ok(Vec::new()), |t| pieces(t, &reading, &url, timestamp))?;
         Ok(key.sign(&signed).map(|signature| encode(&keyed.recipe, &signature)))
+    }
+
+    /// What the first recipe signs of a request, for whoever has the private key.
+    pub fn to_sign(&self, request: &RequestView<'_>, timestamp: Option<&str>) -> Result<Vec<u8>, Refusal> {
+        let template = self.recipes.first().and_then(|keyed| keyed.recipe.signed.as_ref());
+        template.map_or(Ok(Vec::new()), |template| self.written(request, template, timestamp))
+    }
+
+    /// The SHA-256 of a template.
+    pub fn digest(&self, request: &RequestView<'_>, of: &Template) -> Result<Vec<u8>, Refusal> {
+        Ok(Sha256::digest(self.written(request, of, None)?).to_vec())
+    }
+
+    /// The one value of a selector, as verification reads it.
+    pub fn read(&self, request: &RequestView<'_>, selector: &Selector) -> Result<Option<String>, Refusal> {
+        let extracted = if self.shape.is_empty() { None } else { self.shape.extract(request.body).ok() };
+        Reading { request, shape: &self.shape, extracted: extracted.as_ref() }.one(selector)
+    }
+
+    fn written(
+        &self,
+        request: &RequestView<'_>,
+        template: &Template,
+        timestamp: Option<&str>,
+    ) -> Result<Vec<u8>, Refusal> {
+        let extracted = if self.shape.is_empty() { None } else { self.shape.extract(request.body).ok() };
+        let reading = Reading { request, shape: &self.shape, extracted: extracted.as_ref() };
+        let url = urls(self.public_url(), request.query, false).remove(0);
+        let bytes = |piece: Piece<'_>| match piece {
+            Piece::Bytes(bytes) => bytes.into_owned(),
+            Piece::Secret => Vec::new(),
+        };
+        Ok(pieces(template, &reading, &url, timestamp)?.into_iter().flat_map(bytes).collect())
     }
 
     /// Where the signer's certificate stands, for a recipe that has it fetched: the address, and the hosts that
@@ -322,12 +356,18 @@ fn decode(encoding: Encoding, text: &str) -> Option<Vec<u8>> {
 }
 
 pub fn encode(recipe: &Recipe, signature: &[u8]) -> String {
-    match (recipe.algorithm, recipe.encoding) {
-        (Algorithm::Basic, _) => format!("Basic {}", STANDARD.encode(signature)),
-        (_, Encoding::Text) => String::from_utf8_lossy(signature).into_owned(),
-        (_, Encoding::Hex) => hex::encode(signature),
-        (_, Encoding::Base64) => STANDARD.encode(signature),
-        (_, Encoding::Base64Url) => URL_SAFE_NO_PAD.encode(signature),
+    match recipe.algorithm {
+        Algorithm::Basic => format!("Basic {}", STANDARD.encode(signature)),
+        _ => encode_as(recipe.encoding, signature),
+    }
+}
+
+pub fn encode_as(encoding: Encoding, bytes: &[u8]) -> String {
+    match encoding {
+        Encoding::Text => String::from_utf8_lossy(bytes).into_owned(),
+        Encoding::Hex => hex::encode(bytes),
+        Encoding::Base64 => STANDARD.encode(bytes),
+        Encoding::Base64Url => URL_SAFE_NO_PAD.encode(bytes),
     }
 }
 

@@ -6,48 +6,18 @@ mod support;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use bytes::Bytes;
 use jiff::Timestamp;
-use serde::Deserialize;
 use seriatim_ingest::records::{Content, Writer, content};
 use seriatim_ingest::sources::Sources;
 use seriatim_ingest::verify::Verified;
 use seriatim_ingest::webhook::Received;
 use seriatim_schemas::id::IdFrom;
-use seriatim_schemas::preset::Preset;
+use seriatim_schemas::preset::{ExampleEvent, ExampleRequest, Preset};
 use seriatim_schemas::record::Record;
 use seriatim_schemas::source::SecretRef;
-use std::collections::BTreeMap;
 
 use support::source;
 
-#[derive(Deserialize)]
-struct File {
-    requests: Vec<Request>,
-}
-
-#[derive(Deserialize)]
-struct Request {
-    method: String,
-    query: String,
-    headers: BTreeMap<String, String>,
-    body: String,
-    /// Of the token that verification believed.
-    claims: Option<serde_json::Map<String, serde_json::Value>>,
-    events: Vec<Expected>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Expected {
-    object: String,
-    /// None: the digest of the body.
-    event_id: Option<String>,
-    event_type: String,
-    version: Option<String>,
-}
-
-/// What the user declares, so that no provider's request could show it.
-const GENERIC: [&str; 2] = ["hmac", "standard_webhooks"];
-
-fn received(preset: &str, request: &Request) -> Received {
+fn received(preset: &str, request: &ExampleRequest) -> Received {
     let header = |(name, value): (&String, &String)| {
         (HeaderName::try_from(name.as_str()).expect("a name"), HeaderValue::try_from(value).expect("a value"))
     };
@@ -71,7 +41,7 @@ fn secret(preset: &str) -> SecretRef {
     SecretRef::Value(text)
 }
 
-fn records(preset: &str, request: &Request) -> Vec<Record> {
+fn records(preset: &str, request: &ExampleRequest) -> Vec<Record> {
     let sources = Sources::new(vec![source(preset, preset, vec![secret(preset)], &[])], [0; 32]).expect("a source");
     let live = sources.get("t", preset).expect("declared");
     let received = received(preset, request);
@@ -84,7 +54,7 @@ fn records(preset: &str, request: &Request) -> Vec<Record> {
     }
 }
 
-fn check(record: &Record, expected: &Expected) -> Result<(), String> {
+fn check(record: &Record, expected: &ExampleEvent) -> Result<(), String> {
     let object = match &record.key {
         seriatim_schemas::key::RecordKey::Object(key) => &key.object,
         _ => return Err(format!("unroutable: {:?}", record.problem)),
@@ -108,13 +78,10 @@ fn check_version(preset: &str, record: &Record) -> Result<(), String> {
 
 #[test]
 fn events_of_every_preset_are_read_as_the_provider_means_them() {
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/events");
     let (mut failed, mut count) = (Vec::new(), 0);
-    for preset in Preset::names().filter(|name| !GENERIC.contains(name)) {
-        let path = folder.join(format!("{preset}.json"));
-        let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{preset}: {e}"));
-        let file: File = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{preset}: {e}"));
-        for (n, request) in file.requests.iter().enumerate() {
+    for preset in Preset::names() {
+        let example = Preset::example(preset).expect("listed with its preset");
+        for (n, request) in example.requests.iter().enumerate() {
             let found = records(preset, request);
             if found.len() != request.events.len() {
                 failed.push(format!("{preset} {n}: {} events, not {}", found.len(), request.events.len()));

@@ -1,5 +1,7 @@
 //! Presets: the declarations of well-known providers, one file each in `presets/`, in the binary.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -86,14 +88,51 @@ pub enum State {
     Each,
 }
 
-/// Names and texts of the files.
+/// Requests as a provider sends them, and what their events are. Signatures are left out.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Example {
+    /// The provider's page that shows them, or that they are from memory.
+    pub source: String,
+    pub requests: Vec<ExampleRequest>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExampleRequest {
+    pub method: String,
+    pub query: String,
+    pub headers: BTreeMap<String, String>,
+    pub body: String,
+    /// Claims of its token.
+    #[serde(default)]
+    pub claims: Option<serde_json::Map<String, serde_json::Value>>,
+    pub events: Vec<ExampleEvent>,
+}
+
+/// What one event of an example is, as the provider means it.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExampleEvent {
+    pub object: String,
+    /// None: the digest of the body.
+    pub event_id: Option<String>,
+    pub event_type: String,
+    pub version: Option<String>,
+}
+
+/// Name, declaration and examples of each preset.
 macro_rules! presets {
     ($($name:literal),* $(,)?) => {
-        &[$(($name, include_str!(concat!("../presets/", $name, ".toml")))),*]
+        &[$((
+            $name,
+            include_str!(concat!("../presets/", $name, ".toml")),
+            include_str!(concat!("../examples/", $name, ".json")),
+        )),*]
     };
 }
 
-const FILES: &[(&str, &str)] = presets![
+const FILES: &[(&str, &str, &str)] = presets![
     "adyen_platform",
     "adyen_standard",
     "airtable",
@@ -196,15 +235,15 @@ fn read(text: &str) -> Preset {
 
 impl Preset {
     pub fn all() -> Vec<Preset> {
-        FILES.iter().map(|(_, text)| read(text)).collect()
+        FILES.iter().map(|(_, text, _)| read(text)).collect()
     }
 
     pub fn names() -> impl Iterator<Item = &'static str> {
-        FILES.iter().map(|(name, _)| *name)
+        FILES.iter().map(|(name, ..)| *name)
     }
 
     pub fn named(name: &str) -> Option<Self> {
-        FILES.iter().find(|(known, _)| *known == name).map(|(_, text)| read(text))
+        FILES.iter().find(|(known, ..)| *known == name).map(|(_, text, _)| read(text))
     }
 
     /// What to say to a name that no preset has.
@@ -229,9 +268,15 @@ impl Preset {
         self.declare.dedupe_window_s.unwrap_or_else(|| retries.max(DEDUPE_WINDOW_S))
     }
 
+    /// Requests as the provider sends them.
+    pub fn example(name: &str) -> Option<Example> {
+        let (.., text) = FILES.iter().find(|(known, ..)| *known == name)?;
+        Some(serde_json::from_str(text).expect("examples are checked by a test"))
+    }
+
     /// The file, with its comments.
     pub fn text(name: &str) -> Option<&'static str> {
-        FILES.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
+        FILES.iter().find(|(known, ..)| *known == name).map(|(_, text, _)| *text)
     }
 }
 

@@ -189,7 +189,8 @@ impl Algorithm {
         matches!(self, Self::Static | Self::Basic)
     }
 
-    fn is_public(self) -> bool {
+    /// Whether a secret of it is the provider's public key.
+    pub fn is_public(self) -> bool {
         use Algorithm::{EcdsaP256Sha1, EcdsaP256Sha256, Ed25519, RsaSha1, RsaSha256};
         matches!(self, Ed25519 | EcdsaP256Sha1 | EcdsaP256Sha256 | RsaSha1 | RsaSha256)
     }

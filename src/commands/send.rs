@@ -3,7 +3,7 @@
 mod verify;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -19,9 +19,10 @@ use seriatim_schemas::source::Source;
 
 use super::{Context, Failure, dev};
 use crate::config::Config;
-use crate::output::{print_fields, say};
-use crate::sign::Signer;
-use crate::traffic::{Plan, Share, Traffic, path};
+use crate::output::{print_fields, print_rows, say};
+use crate::sign::private_key::PrivateKey;
+use crate::sign::{Outgoing, Signer};
+use crate::traffic::{MADE, Plan, Share, Traffic, path};
 
 /// Seed of the demonstration of `dev`.
 const DEMO_SEED: u64 = 1;
@@ -30,6 +31,9 @@ const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
 /// Send signed test events of a preset, late, twice and out of order
+///
+/// Events of stripe, github, shopify, standard_webhooks and hmac are made, as many as asked for; of any other
+/// preset the example requests are sent, signed as the provider would.
 ///
 /// Without a configuration file it sends to `seriatim dev`. Like a provider, it sends again what got no
 /// success. With --verify it waits until all is processed, then compares: each event that was answered with
@@ -51,6 +55,10 @@ pub struct Args {
     /// Signing secret [default: the source's first]
     #[arg(long)]
     secret: Option<String>,
+    /// File with the private key to sign with, where the source's secrets are public keys; made where it is
+    /// missing. What to configure as the secret is printed
+    #[arg(long)]
+    private_key: Option<PathBuf>,
     /// Requests to send, repeated ones included
     #[arg(long, default_value_t = 100)]
     count: usize,
@@ -118,10 +126,16 @@ pub async fn main(context: &Context, args: Args) -> anyhow::Result<ExitCode> {
         shuffle: args.shuffle,
         seed: args.seed.unwrap_or_else(fresh_seed),
     };
-    if args.seed.is_none() {
+    if args.seed.is_none() && MADE.contains(&args.preset.as_str()) {
         say(&format!("seed {}", plan.seed));
     }
     let target = Target::find(&config, &args)?;
+    if !MADE.contains(&args.preset.as_str()) {
+        if args.verify {
+            bail!("--verify counts made events: it goes with preset {}", MADE.join(", "));
+        }
+        return send_examples(context, &args.preset, &target).await;
+    }
     let (report, is_good) = send_and_verify(&config, &plan, &target, &args).await?;
     print_fields(context.format, &report)?;
     if !is_good {
@@ -215,21 +229,37 @@ impl Target {
         };
         let base =
             if args.url.is_empty() { vec![format!("http://{}", config.ingest.listen)] } else { args.url.clone() };
-        Self::new(source, base, args.secret.clone())
+        let private = args.private_key.as_deref().map(|path| private_key(&source, path)).transpose()?;
+        Self::new(source, base, args.secret.clone(), private)
     }
 
-    fn new(source: Source, base: Vec<String>, secret: Option<String>) -> anyhow::Result<Self> {
+    fn new(
+        source: Source,
+        base: Vec<String>,
+        secret: Option<String>,
+        private: Option<PrivateKey>,
+    ) -> anyhow::Result<Self> {
         let secret = match (secret, source.secrets.first()) {
             (Some(secret), _) => secret,
             (None, Some(secret)) => read_secret(secret)?,
+            (None, None) if private.is_some() => String::new(),
             (None, None) => bail!("the source has no secret: give --secret"),
         };
         let path = path(&source.tenant, &source.name);
         let urls = base
             .iter()
             .map(|url| if url.contains("/in/") { url.clone() } else { format!("{}{path}", url.trim_end_matches('/')) });
-        Ok(Self { urls: urls.collect(), signer: Signer::new(&source, &secret)?, source })
+        Ok(Self { urls: urls.collect(), signer: Signer::new(&source, &secret, private)?, source })
     }
+}
+
+/// The provider's private key; its public part is told, to be configured.
+fn private_key(source: &Source, path: &Path) -> anyhow::Result<PrivateKey> {
+    let recipe = source.declaration.verify.as_ref().and_then(|verify| verify.0.first());
+    let recipe = recipe.context("the source verifies nothing")?;
+    let key = PrivateKey::open(path, recipe)?;
+    say(&format!("secret of the source, a public key:\n{}", key.public(recipe)?));
+    Ok(key)
 }
 
 /// Sends all requests. Returns the ledger, and the count of tries.
@@ -256,19 +286,14 @@ async fn send_all(plan: &Plan, traffic: &Traffic, target: &Target, args: &Args) 
                 tokio::time::sleep_until(due.into()).await;
             }
             let unsigned = plan.request(&traffic.events[event]);
-            let body = bytes::Bytes::from(unsigned.body);
             let deadline = Instant::now() + Duration::from_secs(args.retry_s);
             let mut wait = RETRY_MIN;
             for turn in 0.. {
                 // Signed for each try, as a provider does: the timestamp is that of the attempt.
-                let mut headers = unsigned.headers.clone();
-                target.signer.sign(&mut headers, &body, jiff::Timestamp::now())?;
-                let mut request = client.post(&target.urls[(n + turn) % target.urls.len()]).body(body.clone());
-                for (name, value) in &headers {
-                    request = request.header(name, value);
-                }
+                let mut signed = unsigned.clone();
+                target.signer.sign(&mut signed, jiff::Timestamp::now())?;
                 tries.fetch_add(1, Ordering::Relaxed);
-                let answer = request.send().await;
+                let answer = deliver(client, &target.urls[(n + turn) % target.urls.len()], signed).await;
                 match answer {
                     Ok(answer) if answer.status().is_success() => {
                         acknowledged[event].fetch_add(1, Ordering::Relaxed);
@@ -298,6 +323,53 @@ async fn send_all(plan: &Plan, traffic: &Traffic, target: &Target, args: &Args) 
     Ok((Ledger { acknowledged }, tries.into_inner()))
 }
 
+async fn deliver(client: &reqwest::Client, url: &str, signed: Outgoing) -> reqwest::Result<reqwest::Response> {
+    let method = reqwest::Method::from_bytes(signed.method.as_bytes()).unwrap_or(reqwest::Method::POST);
+    let url = if signed.query.is_empty() { url.to_owned() } else { format!("{url}?{}", signed.query) };
+    let mut request = client.request(method, url).body(signed.body);
+    for (name, value) in &signed.headers {
+        request = request.header(name, value);
+    }
+    request.send().await
+}
+
+/// What an example request was answered with.
+#[derive(Debug, Serialize)]
+struct ExampleAnswer {
+    request: usize,
+    events: usize,
+    status: u16,
+    body: String,
+}
+
+/// Sends each example request of the preset once, signed.
+async fn send_examples(context: &Context, preset: &str, target: &Target) -> anyhow::Result<ExitCode> {
+    let example = Preset::example(preset).context("every preset has an example")?;
+    let client = reqwest::Client::builder().timeout(Duration::from_secs(30)).build()?;
+    let mut answers = Vec::new();
+    for (n, request) in example.requests.iter().enumerate() {
+        let mut signed = Outgoing {
+            method: request.method.clone(),
+            query: request.query.clone(),
+            headers: request.headers.clone().into_iter().collect(),
+            body: request.body.clone().into_bytes(),
+        };
+        target.signer.sign(&mut signed, jiff::Timestamp::now())?;
+        let url = &target.urls[n % target.urls.len()];
+        let answer = deliver(&client, url, signed).await;
+        let answer = answer.map_err(|e| Failure::Check(format!("nothing answers at {url}: is it running? ({e})")))?;
+        let (status, body) = (answer.status().as_u16(), answer.text().await?);
+        answers.push(ExampleAnswer { request: n, events: request.events.len(), status, body });
+    }
+    let cells =
+        |a: &ExampleAnswer| vec![a.request.to_string(), a.events.to_string(), a.status.to_string(), a.body.clone()];
+    print_rows(context.format, &["request", "events", "status", "answer"], &answers, cells)?;
+    match answers.iter().find(|answer| !(200..300).contains(&answer.status)) {
+        Some(answer) => Err(Failure::Check(format!("answered {}; see `source refused`", answer.status)).into()),
+        None => Ok(ExitCode::SUCCESS),
+    }
+}
+
 /// The demonstration of `dev`: a few events of each object, what was sent, and what became of it.
 pub async fn demo(context: &Context, config: &Config, edge: SocketAddr, admin: SocketAddr) -> anyhow::Result<()> {
     let source = config
@@ -305,7 +377,7 @@ pub async fn demo(context: &Context, config: &Config, edge: SocketAddr, admin: S
         .into_iter()
         .find(|s| s.preset.as_deref() == Some("stripe"))
         .context("no source with preset stripe")?;
-    let target = Target::new(source, vec![format!("http://{edge}")], None)?;
+    let target = Target::new(source, vec![format!("http://{edge}")], None, None)?;
     let url = target.urls[0].clone();
     let args =
         Args::parse_from(["send", "--count", "200", "--objects", "4", "--duplicates", "30%", "--shuffle", "--verify"]);

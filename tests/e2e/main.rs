@@ -10,4 +10,5 @@ mod cli;
 mod kill;
 mod readme;
 mod samples;
+mod secrets;
 mod send;

@@ -153,6 +153,11 @@ impl System {
         self.children.push((role, child));
     }
 
+    /// Process id of a running part.
+    pub fn pid(&self, role: Role) -> u32 {
+        self.children.iter().find(|(r, _)| *r == role).expect("it was started").1.id()
+    }
+
     pub fn wait_ready(&self) {
         let url = format!("http://127.0.0.1:{}/readyz", self.admin);
         wait_until("ready", || status_of(&url) == Some(200));

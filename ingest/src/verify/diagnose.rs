@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use jiff::Timestamp;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use seriatim_schemas::verification::{Algorithm, Encoding, KeyStep, Recipe};
 use sha2::{Digest, Sha256};
 
@@ -18,22 +18,22 @@ use crate::signed::{Piece, pieces};
 const EXCERPT_CHARS: usize = 160;
 
 /// What came of each recipe.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Diagnosis {
     pub verified: bool,
     pub recipes: Vec<RecipeDiagnosis>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct RecipeDiagnosis {
     pub algorithm: Algorithm,
     pub steps: Vec<Step>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Step {
     pub holds: bool,
-    pub step: &'static str,
+    pub step: String,
     pub found: String,
 }
 
@@ -74,7 +74,7 @@ struct Steps<'a> {
 
 impl Steps<'_> {
     fn say(&mut self, holds: bool, step: &'static str, found: impl Into<String>) {
-        self.out.push(Step { holds, step, found: found.into() });
+        self.out.push(Step { holds, step: step.to_owned(), found: found.into() });
     }
 
     fn run(mut self) -> Vec<Step> {

@@ -16,7 +16,7 @@ fn every_file_is_listed_under_its_name() {
 #[test]
 fn every_preset_is_whole() {
     let mut mistakes = Vec::new();
-    for (name, text) in FILES {
+    for (name, text, _) in FILES {
         let preset: Preset = match document::read(text, &[], |_| Vec::new()) {
             Ok(preset) => preset,
             Err(problems) => {
@@ -40,5 +40,13 @@ fn dedupe_windows_outlive_retries() {
         let window = preset.dedupe_window_s();
         let retries = preset.delivery.retry_window_s.unwrap_or(0);
         assert!(window > retries, "{}: {window} s for retries of {retries} s", preset.name);
+    }
+}
+
+#[test]
+fn every_preset_has_an_example() {
+    for name in Preset::names() {
+        let example = Preset::example(name).expect("listed with its preset");
+        assert!(!example.requests.is_empty() && !example.source.is_empty(), "{name}");
     }
 }

@@ -226,7 +226,7 @@ impl Check<'_> {
         let Some(stored) = events.iter().find(is_stored).map(|n| &self.traffic.events[*n]) else { return false };
         let body = self.plan.request(stored).body;
         let state = seen.state.as_ref().and_then(|s| s.state.as_ref());
-        stored.step >= at_least && state.is_some_and(|s| Sha256Digest::of(&s.0) == Sha256Digest::of(body.as_bytes()))
+        stored.step >= at_least && state.is_some_and(|s| Sha256Digest::of(&s.0) == Sha256Digest::of(&body))
     }
 }
 

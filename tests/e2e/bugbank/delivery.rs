@@ -38,7 +38,11 @@ fn assert_next_thousand_pass(system: &System) {
 /// After divviup/janus#4857.
 #[test]
 fn a_sender_that_hangs_up_after_its_body_costs_nothing_and_counts_once() {
-    let mut system = System::with_settings(Engine::Embedded, &hmac_source("acme", "hmac", BY_VERSION), &format!("{NARROW}{BODY_MAX}"));
+    let mut system = System::with_settings(
+        Engine::Embedded,
+        &hmac_source("acme", "hmac", BY_VERSION),
+        &format!("{NARROW}{BODY_MAX}"),
+    );
     system.start(Role::All);
     let deliveries: Vec<_> =
         (0..ABANDONED).map(|n| signed(&system, "acme", "hmac", filled(&format!("e{n}"), 2000))).collect();
@@ -63,7 +67,11 @@ fn a_sender_that_hangs_up_after_its_body_costs_nothing_and_counts_once() {
 
 #[test]
 fn a_body_that_ends_early_leaves_no_trace() {
-    let mut system = System::with_settings(Engine::Embedded, &hmac_source("acme", "hmac", BY_VERSION), &format!("{NARROW}{BODY_MAX}"));
+    let mut system = System::with_settings(
+        Engine::Embedded,
+        &hmac_source("acme", "hmac", BY_VERSION),
+        &format!("{NARROW}{BODY_MAX}"),
+    );
     system.start(Role::All);
     let delivery = signed(&system, "acme", "hmac", filled("cut", 2000));
     let length = delivery.body.len();
