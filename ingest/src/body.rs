@@ -58,7 +58,8 @@ impl InFlight {
 }
 
 impl Share {
-    fn grow(&mut self, bytes: usize) -> Result<(), WebhookError> {
+    /// Takes a further share.
+    pub fn grow(&mut self, bytes: usize) -> Result<(), WebhookError> {
         let more = self.in_flight.take(bytes)?;
         self.permit.as_mut().expect("held until dropped").merge(more);
         Ok(())

@@ -11,6 +11,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use jiff::Timestamp;
+use seriatim_schemas::decode::inflate;
 use seriatim_schemas::record::{Record, RecordKind};
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
@@ -72,11 +73,11 @@ pub async fn handle_webhook(
 
 async fn receive(edge: &Edge, tenant: String, name: String, request: Request) -> Result<Response, WebhookError> {
     let (parts, body) = request.into_parts();
-    let (body, share) = bounded(edge, &parts.headers, body).await?;
+    let (body, mut share) = bounded(edge, &parts.headers, body).await?;
     let started = Instant::now();
     let target = parts.uri.path_and_query().map_or(String::new(), |t| t.as_str().to_owned());
     let query = parts.uri.query().unwrap_or("").to_owned();
-    let received = Received {
+    let mut received = Received {
         tenant,
         name,
         method: parts.method,
@@ -89,6 +90,9 @@ async fn receive(edge: &Edge, tenant: String, name: String, request: Request) ->
     let Some(source) = edge.sources.get(&received.tenant, &received.name) else {
         return Err(unknown(edge, &received).into());
     };
+    if source.source.declaration.inflate == Some(true) {
+        received.body = inflated(edge, &received, &mut share)?;
+    }
     let taken = take(edge, &source, &received).await.inspect_err(|refusal| {
         let (tenant, name) = (&received.tenant, &received.name);
         let labels = RefusedLabels { tenant: tenant.clone(), source: name.clone(), reason: refusal.label() };
@@ -209,6 +213,19 @@ async fn shake(
     }
     info!(tenant, source = name, "handshake answered");
     Ok(Some(reply.answer))
+}
+
+/// The plain body of a request that is compressed, under the same bounds.
+fn inflated(edge: &Edge, received: &Received, share: &mut Share) -> Result<Bytes, WebhookError> {
+    let encoding = received.headers.get(header::CONTENT_ENCODING).map(HeaderValue::as_bytes);
+    if encoding.is_none_or(|encoding| !encoding.eq_ignore_ascii_case(b"gzip")) {
+        return Ok(received.body.clone());
+    }
+    let max = edge.config.body_bytes_max;
+    let plain = inflate(&received.body, max).map_err(|error| WebhookError::Truncated(error.to_string()))?;
+    let plain = plain.ok_or(WebhookError::TooLarge { max })?;
+    share.grow(plain.len())?;
+    Ok(plain.into())
 }
 
 async fn bounded(edge: &Edge, headers: &HeaderMap, body: Body) -> Result<(Bytes, Share), WebhookError> {

@@ -28,6 +28,10 @@ pub const DEDUPE_WINDOW_S: u64 = 35 * 24 * 3600;
 pub struct Declaration {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verify: Option<Verify>,
+    /// The provider signs the plain body and sends it with Content-Encoding: gzip: it is inflated before it is
+    /// verified. Where it signs what it sends, see `decode`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub inflate: Option<bool>,
     /// Steps from the body to the JSON document in it; none: the body is the document.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decode: Option<Vec<DecodeStep>>,
@@ -154,6 +158,7 @@ impl Declaration {
     pub fn overlaid(self, over: Declaration) -> Self {
         Self {
             verify: over.verify.or(self.verify),
+            inflate: over.inflate.or(self.inflate),
             decode: over.decode.or(self.decode),
             batch: over.batch.or(self.batch),
             event_id: over.event_id.or(self.event_id),

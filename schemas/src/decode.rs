@@ -1,11 +1,13 @@
 //! From the body that was signed to the JSON document in it, by declared steps. Verification never sees the result.
 
+use std::io::Read as _;
 use std::str::FromStr;
 
 use base64::Engine as _;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use bytes::Bytes;
+use flate2::read::MultiGzDecoder;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use thiserror::Error;
@@ -19,6 +21,8 @@ pub enum DecodeStep {
     /// `form:NAME`: the field of a form, where the request is one.
     Form(String),
     Base64,
+    /// Where the bytes are gzip (RFC 1952): what they hold, up to [`INFLATED_MAX`] bytes.
+    Gzip,
     /// XML as JSON, where the text starts with `<`. Element content becomes text, child elements an object,
     /// repeated children an array, attributes `@NAME`.
     Xml,
@@ -31,8 +35,9 @@ impl FromStr for DecodeStep {
         match (text, text.strip_prefix("form:").filter(|name| !name.is_empty())) {
             (_, Some(field)) => Ok(Self::Form(field.to_owned())),
             ("base64", _) => Ok(Self::Base64),
+            ("gzip", _) => Ok(Self::Gzip),
             ("xml", _) => Ok(Self::Xml),
-            _ => Err(format!("step {text:?} is unknown: write form:FIELD, base64 or xml")),
+            _ => Err(format!("step {text:?} is unknown: write form:FIELD, base64, gzip or xml")),
         }
     }
 }
@@ -48,6 +53,7 @@ impl Serialize for DecodeStep {
         match self {
             Self::Form(field) => serializer.collect_str(&format_args!("form:{field}")),
             Self::Base64 => serializer.serialize_str("base64"),
+            Self::Gzip => serializer.serialize_str("gzip"),
             Self::Xml => serializer.serialize_str("xml"),
         }
     }
@@ -59,7 +65,7 @@ impl JsonSchema for DecodeStep {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "pattern": "^(form:.+|base64|xml)$" })
+        json_schema!({ "type": "string", "pattern": "^(form:.+|base64|gzip|xml)$" })
     }
 }
 
@@ -73,12 +79,28 @@ const MIME: GeneralPurpose = GeneralPurpose::new(
 pub enum DecodeError {
     #[error("form field {field:?}: {error}")]
     Form { field: String, error: FormError },
+    #[error("the body is not gzip")]
+    NotGzip,
+    #[error("the body inflates to more than {INFLATED_MAX} bytes")]
+    TooLarge,
     #[error("the body is not base64")]
     NotBase64,
     #[error("the body is not UTF-8")]
     NotUtf8,
     #[error(transparent)]
     Xml(#[from] XmlError),
+}
+
+/// Largest document that is taken out of gzip.
+pub const INFLATED_MAX: usize = 8 * 1024 * 1024;
+const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
+
+/// What gzip holds; none where it is more than `max` bytes. No more than that is ever in memory.
+pub fn inflate(gzip: &[u8], max: usize) -> Result<Option<Vec<u8>>, DecodeError> {
+    let mut plain = Vec::new();
+    let read = MultiGzDecoder::new(gzip).take(max as u64 + 1).read_to_end(&mut plain);
+    read.map_err(|_| DecodeError::NotGzip)?;
+    Ok((plain.len() <= max).then_some(plain))
 }
 
 /// The document; none where the request has no body, or is a form that no step reads.
@@ -103,6 +125,10 @@ pub fn document(steps: &[DecodeStep], form: &FormKind, body: &Bytes) -> Result<O
                 let text: Vec<u8> = document.iter().copied().filter(|b| !b.is_ascii_whitespace()).collect();
                 document = MIME.decode(text).map_err(|_| DecodeError::NotBase64)?.into();
             }
+            DecodeStep::Gzip if document.starts_with(&GZIP_MAGIC) => {
+                document = inflate(&document, INFLATED_MAX)?.ok_or(DecodeError::TooLarge)?.into();
+            }
+            DecodeStep::Gzip => {}
             DecodeStep::Xml if document.trim_ascii_start().starts_with(b"<") => {
                 let text = std::str::from_utf8(&document).map_err(|_| DecodeError::NotUtf8)?;
                 document = xml_to_json(text)?.into();
@@ -141,6 +167,23 @@ mod tests {
         for (steps, content_type, body, expected) in table {
             assert_eq!(read(steps, content_type, body), Ok(expected.map(str::to_owned)), "{steps:?} of {body}");
         }
+    }
+
+    #[test]
+    fn gzip_is_inflated_up_to_a_bound() {
+        let packed = |plain: &[u8]| {
+            let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+            std::io::Write::write_all(&mut encoder, plain).expect("packed");
+            encoder.finish().expect("packed")
+        };
+        let gzip = packed(b"{\"a\":1}");
+        let of = |body: &[u8]| document(&[DecodeStep::Gzip], &FormKind::None, &Bytes::copy_from_slice(body));
+        assert_eq!(of(&gzip), Ok(Some(Bytes::from_static(b"{\"a\":1}"))));
+        assert_eq!(of(b"{}"), Ok(Some(Bytes::from_static(b"{}"))));
+        assert_eq!(of(&gzip[..12]), Err(DecodeError::NotGzip));
+        assert_eq!(of(&packed(&vec![b' '; INFLATED_MAX + 1])), Err(DecodeError::TooLarge));
+        assert_eq!(inflate(&packed(&[b' '; 10]), 10).map(|plain| plain.map(|p| p.len())), Ok(Some(10)));
+        assert_eq!(inflate(&packed(&[b' '; 11]), 10), Ok(None));
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! Failures that people who run webhook receivers have reported in public, each as a test from outside.
 //! A test covers the kind of a failure, not only the case that was reported.
 
+mod batches;
 mod bytes;
+mod compression;
 mod delivery;
 mod duplicates;
 mod identity;
