@@ -124,6 +124,8 @@ impl Plan {
             "shopify" => {
                 header("x-shopify-topic", "orders/updated");
                 header("x-shopify-webhook-id", &event.id);
+                header("x-shopify-shop-domain", "example.myshopify.com");
+                header("x-shopify-api-version", "2026-01");
                 json!({ "id": number, "total_price": event.step.to_string(), "updated_at": at })
             }
             "standard_webhooks" => {

@@ -264,6 +264,17 @@ impl Recipe {
         self.templates().flat_map(Template::flat).any(whole)
     }
 
+    /// Whether the signature itself covers a place: a claim of the token, or what the template names.
+    fn signs(&self, place: &Place) -> bool {
+        let parts = || self.signed.iter().flat_map(Template::flat);
+        match place {
+            Place::Claim(_) => self.algorithm == Algorithm::Jwt,
+            Place::Query(_) if parts().any(|p| matches!(p, Part::Url | Part::PathQuery | Part::QuerySorted)) => true,
+            Place::Header(name) if parts().any(|part| headers_of(part) == Some(name)) => true,
+            place => parts().any(|part| matches!(part, Part::Value(selector) if selector.place == *place)),
+        }
+    }
+
     fn problems(&self) -> Vec<Problem> {
         let mut out = Vec::new();
         let mut say = |path: &str, message: &str| out.push(Problem::at(path, message));
@@ -302,6 +313,13 @@ impl Recipe {
         let needs_no_body = self.algorithm.is_sent_secret() || self.unsigned_body;
         if !needs_no_body && !self.binds_body() {
             say("signed", "does not cover {body}: a forger could change it; say unsigned_body = true where that is so");
+        }
+        for (i, digest) in self.digests.iter().enumerate().filter(|(_, d)| !self.signs(&d.from.place)) {
+            let place = &digest.from;
+            say(
+                &format!("digests.{i}.from"),
+                &format!("{place} is not covered by the signature: a forger could change both"),
+            );
         }
         let has_timestamp = self.templates().flat_map(Template::flat).any(|p| *p == Part::Timestamp);
         if has_timestamp && self.timestamp.is_none() {
@@ -465,6 +483,16 @@ mod tests {
             (HMAC.replace("header:X-S", "const:x"), "signature: must stand in the request"),
             (HMAC.replace("signed = \"{body}\"\n", ""), "signed: is missing"),
             (HMAC.replace("hmac-sha256", "static"), "signed: has no meaning"),
+            (
+                format!("{HMAC}digests = [{{ from = \"header:X-Digest\", of = \"{{body}}\", encoding = \"hex\" }}]"),
+                "digests.0.from: header:X-Digest is not covered",
+            ),
+            (
+                "algorithm = \"jwt\"\nsignature = \"header:A\"\njwt = { algorithms = [\"HS256\"] }\n\
+                digests = [{ from = \"body:/sha256\", of = \"{body}\", encoding = \"hex\" }]"
+                    .to_owned(),
+                "digests.0.from: body:/sha256 is not covered",
+            ),
             (HMAC.replace("hmac-sha256", "jwt"), "jwt: belongs to"),
             (format!("{HMAC}jwt = {{ algorithms = [\"HS256\"] }}"), "jwt: belongs to"),
             (

@@ -14,7 +14,7 @@ use futures::StreamExt;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use seriatim_ingest::secret::read_secret;
-use seriatim_schemas::preset::Preset;
+use seriatim_schemas::preset::{ExampleRequest, Preset};
 use seriatim_schemas::source::Source;
 
 use super::{Context, Failure, dev};
@@ -59,6 +59,12 @@ pub struct Args {
     /// missing. What to configure as the secret is printed
     #[arg(long)]
     private_key: Option<PathBuf>,
+    /// Send this body once, signed for the source: for sources without a preset
+    #[arg(long)]
+    body: Option<PathBuf>,
+    /// Headers of that request, NAME: VALUE
+    #[arg(long, requires = "body")]
+    header: Vec<String>,
     /// Requests to send, repeated ones included
     #[arg(long, default_value_t = 100)]
     count: usize,
@@ -130,11 +136,24 @@ pub async fn main(context: &Context, args: Args) -> anyhow::Result<ExitCode> {
         say(&format!("seed {}", plan.seed));
     }
     let target = Target::find(&config, &args)?;
+    if let Some(path) = &args.body {
+        let headers = args.header.iter().map(|line| {
+            let pair = line.split_once(':').with_context(|| format!("{line:?} is no header: NAME: VALUE"))?;
+            Ok((pair.0.trim().to_owned(), pair.1.trim().to_owned()))
+        });
+        let request = Outgoing {
+            method: "POST".to_owned(),
+            query: String::new(),
+            headers: headers.collect::<anyhow::Result<_>>()?,
+            body: std::fs::read(path).with_context(|| format!("{}", path.display()))?,
+        };
+        return send_each(context, &target, vec![request]).await;
+    }
     if !MADE.contains(&args.preset.as_str()) {
         if args.verify {
             bail!("--verify counts made events: it goes with preset {}", MADE.join(", "));
         }
-        return send_examples(context, &args.preset, &target).await;
+        return send_each(context, &target, examples(&args.preset)?).await;
     }
     let (report, is_good) = send_and_verify(&config, &plan, &target, &args).await?;
     print_fields(context.format, &report)?;
@@ -207,7 +226,10 @@ impl Target {
         let names = |s: &Source| {
             args.tenant.as_ref().is_none_or(|t| *t == s.tenant) && args.source.as_ref().is_none_or(|n| *n == s.name)
         };
-        let has_preset = |s: &Source| s.preset.as_deref() == Some(args.preset.as_str());
+        // A body of its own fits any source that is named.
+        let has_preset = |s: &Source| {
+            s.preset.as_deref() == Some(args.preset.as_str()) || args.body.is_some() && args.source.is_some()
+        };
         let found = config.sources().into_iter().find(|s| names(s) && has_preset(s));
         let source = match (found, &args.secret, Preset::named(&args.preset)) {
             (Some(source), _, _) => source,
@@ -333,37 +355,40 @@ async fn deliver(client: &reqwest::Client, url: &str, signed: Outgoing) -> reqwe
     request.send().await
 }
 
-/// What an example request was answered with.
+/// What a request was answered with.
 #[derive(Debug, Serialize)]
-struct ExampleAnswer {
+struct Sent {
     request: usize,
-    events: usize,
     status: u16,
-    body: String,
+    answer: String,
 }
 
-/// Sends each example request of the preset once, signed.
-async fn send_examples(context: &Context, preset: &str, target: &Target) -> anyhow::Result<ExitCode> {
+/// The example requests of a preset.
+fn examples(preset: &str) -> anyhow::Result<Vec<Outgoing>> {
     let example = Preset::example(preset).context("every preset has an example")?;
+    let outgoing = |request: ExampleRequest| Outgoing {
+        method: request.method,
+        query: request.query,
+        headers: request.headers.into_iter().collect(),
+        body: request.body.into_bytes(),
+    };
+    Ok(example.requests.into_iter().map(outgoing).collect())
+}
+
+/// Sends each request once, signed.
+async fn send_each(context: &Context, target: &Target, requests: Vec<Outgoing>) -> anyhow::Result<ExitCode> {
     let client = reqwest::Client::builder().timeout(Duration::from_secs(30)).build()?;
     let mut answers = Vec::new();
-    for (n, request) in example.requests.iter().enumerate() {
-        let mut signed = Outgoing {
-            method: request.method.clone(),
-            query: request.query.clone(),
-            headers: request.headers.clone().into_iter().collect(),
-            body: request.body.clone().into_bytes(),
-        };
-        target.signer.sign(&mut signed, jiff::Timestamp::now())?;
+    for (n, mut request) in requests.into_iter().enumerate() {
+        target.signer.sign(&mut request, jiff::Timestamp::now())?;
         let url = &target.urls[n % target.urls.len()];
-        let answer = deliver(&client, url, signed).await;
+        let answer = deliver(&client, url, request).await;
         let answer = answer.map_err(|e| Failure::Check(format!("nothing answers at {url}: is it running? ({e})")))?;
         let (status, body) = (answer.status().as_u16(), answer.text().await?);
-        answers.push(ExampleAnswer { request: n, events: request.events.len(), status, body });
+        answers.push(Sent { request: n, status, answer: body });
     }
-    let cells =
-        |a: &ExampleAnswer| vec![a.request.to_string(), a.events.to_string(), a.status.to_string(), a.body.clone()];
-    print_rows(context.format, &["request", "events", "status", "answer"], &answers, cells)?;
+    let cells = |a: &Sent| vec![a.request.to_string(), a.status.to_string(), a.answer.clone()];
+    print_rows(context.format, &["request", "status", "answer"], &answers, cells)?;
     match answers.iter().find(|answer| !(200..300).contains(&answer.status)) {
         Some(answer) => Err(Failure::Check(format!("answered {}; see `source refused`", answer.status)).into()),
         None => Ok(ExitCode::SUCCESS),

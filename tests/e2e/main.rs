@@ -10,5 +10,6 @@ mod cli;
 mod kill;
 mod readme;
 mod samples;
+mod sdk;
 mod secrets;
 mod send;

@@ -88,3 +88,20 @@ fn every_preset_can_be_sent_and_verified() {
         assert_eq!(report["answered_2xx"], 200);
     }
 }
+
+/// A source without a preset has no example: its user brings a body.
+#[test]
+fn a_body_of_ones_own_is_signed_for_any_source() {
+    let declare = "[[source]]\ntenant = \"acme\"\nname = \"own\"\nsecrets = [{ value = \"s\" }]\n[source.declare]\n\
+        object = \"body:/o\"\nevent_id = \"body:/id\"\n[source.declare.verify]\nalgorithm = \"hmac-sha512\"\n\
+        signature = \"header:X-Own | strip:v=\"\nencoding = \"base64\"\nsigned = \"{header:X-Id}.{body}\"\n";
+    let mut system = System::new(Engine::Embedded, declare);
+    system.start(Role::All);
+    let path = system.path("body.json");
+    std::fs::write(&path, r#"{ "id": "e1", "o": "a" }"#).expect("written");
+    let send = ["send", "--tenant", "acme", "--source", "own", "--body", path.to_str().expect("text")];
+    let answers = system.json(&[&send[..], &["--header", "X-Id: 7"]].concat());
+    assert_eq!(answers[0]["status"], 200, "{answers}");
+    system.wait_processed();
+    assert_eq!(system.json(&["event", "trace", "acme", "own", "e1"])[0]["outcome"], "applied");
+}
