@@ -15,6 +15,7 @@ use seriatim_ingest::log::Append;
 use seriatim_ingest::refused::{Refused, RefusedRequest};
 use seriatim_ingest::request::RequestView;
 use seriatim_ingest::sources::Sources;
+use seriatim_ingest::verify::Verifier;
 use seriatim_ingest::verify::diagnose::Diagnosis;
 use seriatim_processor::log::Floors;
 use tokio::net::TcpListener;
@@ -47,10 +48,10 @@ struct Refusal {
     at: jiff::Timestamp,
     reason: &'static str,
     method: String,
-    query: String,
+    target: String,
     headers: Vec<(String, String)>,
     body_bytes: usize,
-    /// None where the body was too large to keep.
+    /// None where the body was too large to keep, or the source is unknown.
     diagnosis: Option<Diagnosis>,
 }
 
@@ -60,6 +61,7 @@ pub async fn serve(admin: Admin, listener: TcpListener) -> std::io::Result<()> {
         .route("/readyz", get(handle_ready))
         .route("/metrics", get(handle_metrics))
         .route("/refused/{tenant}/{source}", get(handle_refused))
+        .route("/refused", get(handle_unknown))
         .with_state(admin);
     axum::serve(listener, router).await
 }
@@ -107,19 +109,28 @@ async fn handle_refused(State(admin): State<Admin>, Path((tenant, source)): Path
     let Some((refusals, live)) = found else {
         return (StatusCode::NOT_FOUND, "no such source at this edge\n").into_response();
     };
+    answer(refusals.refused.of(&tenant, &source), Some(&live.verifier))
+}
+
+/// The last requests to sources that this edge does not know.
+async fn handle_unknown(State(admin): State<Admin>) -> Response {
+    answer(admin.refusals.map_or_else(Vec::new, |refusals| refusals.refused.of("", "")), None)
+}
+
+fn answer(all: Vec<RefusedRequest>, verifier: Option<&Verifier>) -> Response {
     let tell = |request: RefusedRequest| {
-        let diagnosis = request.body.as_ref().map(|body| {
+        let diagnosis = verifier.zip(request.body.as_ref()).map(|(verifier, body)| {
             let view = RequestView {
                 method: &request.method,
                 headers: &request.headers,
-                query: &request.query,
+                query: request.query(),
                 body,
                 claims: None,
                 item: None,
-                settings: live.verifier.settings(),
+                settings: verifier.settings(),
             };
             // As of when it came: a window that has passed since is not why.
-            live.verifier.diagnose(&view, request.at)
+            verifier.diagnose(&view, request.at)
         });
         let text = |(name, value): (&HeaderName, &HeaderValue)| {
             (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned())
@@ -129,12 +140,12 @@ async fn handle_refused(State(admin): State<Admin>, Path((tenant, source)): Path
             reason: request.refusal.label(),
             headers: request.headers.iter().map(text).collect(),
             method: request.method.clone(),
-            query: request.query.clone(),
+            target: request.target.clone(),
             body_bytes: request.body_bytes,
             diagnosis,
         }
     };
-    let all: Vec<_> = refusals.refused.of(&tenant, &source).into_iter().map(tell).collect();
+    let all: Vec<_> = all.into_iter().map(tell).collect();
     let body = serde_json::to_vec(&all).expect("plain data");
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }

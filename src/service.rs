@@ -8,6 +8,7 @@ use anyhow::Context;
 use prometheus_client::registry::Registry;
 use seriatim_ingest::body::InFlight;
 use seriatim_ingest::fetch::{Fetcher, Https};
+use seriatim_ingest::filter::Filter;
 use seriatim_ingest::metrics::{IngestMetrics, SecretUse};
 use seriatim_ingest::sources::Sources;
 use seriatim_ingest::webhook::Edge;
@@ -75,7 +76,7 @@ impl Service {
             let listener = bind(config.ingest.listen, "ingest.listen").await?;
             edge_addr = Some(listener.local_addr()?);
             let log = append.clone().expect("an edge has a log to append to");
-            let parts = edge_parts(config, log, IngestMetrics::register(&mut registry))?;
+            let parts = edge_parts(config, log, IngestMetrics::register(&mut registry)).await?;
             registry.register_collector(Box::new(SecretUse(parts.sources.clone())));
             tokio::spawn(secrets::watch(parts.sources.clone(), stop.clone()));
             refusals = Some(Refusals { sources: parts.sources.clone(), refused: parts.refused.clone() });
@@ -135,7 +136,7 @@ async fn bind(addr: SocketAddr, setting: &str) -> anyhow::Result<TcpListener> {
     TcpListener::bind(addr).await.with_context(|| format!("{setting}: cannot listen on {addr}"))
 }
 
-fn edge_parts(
+async fn edge_parts(
     config: &Config,
     log: Arc<dyn seriatim_ingest::log::Append>,
     metrics: IngestMetrics,
@@ -143,11 +144,24 @@ fn edge_parts(
     let mut decoy_key = [0; 32];
     decoy_key[..16].copy_from_slice(uuid::Uuid::new_v4().as_bytes());
     decoy_key[16..].copy_from_slice(uuid::Uuid::new_v4().as_bytes());
+    let filter = match &config.ingest.filter {
+        Some(filter) => {
+            // Edges that share a Redis may write to different logs.
+            let log = match config.engine {
+                Engine::Embedded => config.data.display().to_string(),
+                Engine::Distributed => format!("{} {}", config.kafka.brokers, config.kafka.topic()),
+            };
+            let filter = Filter::open(filter, log, metrics.filtered.clone()).await.context("ingest.filter.redis")?;
+            Some(Arc::new(filter))
+        }
+        None => None,
+    };
     Ok(Edge {
         sources: Arc::new(Sources::new(config.sources(), decoy_key)?),
         clock: jiff::Timestamp::now,
         fetcher: Fetcher::new(Arc::new(Https::new()?)),
         refused: Default::default(),
+        filter,
         in_flight: InFlight::new(config.ingest.in_flight_bytes_max, metrics.in_flight_bytes.clone()),
         config: Arc::new(config.ingest.clone()),
         log,

@@ -6,6 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use seriatim_schemas::problem::Problem;
 
+use crate::filter::FilterConfig;
+
 /// Largest record that a log takes, headers included.
 pub const RECORD_BYTES_MAX: usize = 1024 * 1024;
 /// Room for the headers of a record: those of the sender that are kept, and ours.
@@ -30,6 +32,9 @@ pub struct IngestConfig {
     pub retry_after_s: u32,
     /// How long a stop waits for requests and for the log.
     pub shutdown_timeout_ms: u64,
+    /// Events that came minutes ago are written to the log without their bodies. Left out: off.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub filter: Option<FilterConfig>,
 }
 
 impl Default for IngestConfig {
@@ -44,6 +49,7 @@ impl Default for IngestConfig {
             publish_timeout_ms: 10_000,
             retry_after_s: 5,
             shutdown_timeout_ms: 25_000,
+            filter: None,
         }
     }
 }
@@ -74,6 +80,7 @@ impl IngestConfig {
             "publish_timeout_ms",
             "is below 100: no log answers reliably in that time".into(),
         );
+        out.extend(self.filter.iter().flat_map(FilterConfig::problems).map(|p| p.under("filter")));
         out
     }
 }

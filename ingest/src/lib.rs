@@ -7,6 +7,7 @@
 //! - [`verify`], [`signed`], [`key`], [`jwt`], [`secret`]: signatures over raw bytes with every live secret
 //! - [`extract`], [`identify`], [`records`]: event id, object, version and type, without a full parse
 //! - [`fetch`]: certificates and confirmations, from declared hosts only
+//! - [`filter`]: repeats are written without their bodies
 //! - [`log`]: how to append, and only that; the other half of a log is the processor's
 //! - [`server`], [`listener`]: routes, connections, shutdown that loses nothing
 //! - [`refused`]: the last refusals, for whoever asks why
@@ -18,6 +19,7 @@ pub mod config;
 pub mod error;
 pub mod extract;
 pub mod fetch;
+pub mod filter;
 pub mod handshake;
 pub mod identify;
 pub mod jwt;

@@ -39,6 +39,7 @@ pub struct IngestMetrics {
     pub answers: Family<StatusLabels, Counter>,
     pub acknowledgement_seconds: Histogram,
     pub in_flight_bytes: Gauge,
+    pub filtered: Counter,
 }
 
 /// When each live secret last verified a request: what has not for days may be removed.
@@ -80,6 +81,7 @@ impl IngestMetrics {
             answers: Family::default(),
             acknowledgement_seconds: Histogram::new(SECONDS),
             in_flight_bytes: Gauge::default(),
+            filtered: Counter::default(),
         };
         let r = registry.sub_registry_with_prefix("seriatim_ingest");
         r.register("accepted", "Requests that are durable in the log", own.accepted.clone());
@@ -89,6 +91,7 @@ impl IngestMetrics {
         let help = "Seconds from the whole body to the log's acknowledgement";
         r.register("acknowledgement_seconds", help, own.acknowledgement_seconds.clone());
         r.register("in_flight_bytes", "Bytes of bodies in memory", own.in_flight_bytes.clone());
+        r.register("filtered", "Events that the front filter knew, written without their bodies", own.filtered.clone());
         own
     }
 }

@@ -26,7 +26,8 @@ pub struct RefusedRequest {
     pub at: Timestamp,
     pub refusal: Refusal,
     pub method: String,
-    pub query: String,
+    /// Path and query.
+    pub target: String,
     /// Without those that are, or may be, secrets.
     pub headers: HeaderMap,
     /// None where it was too large to keep.
@@ -34,7 +35,7 @@ pub struct RefusedRequest {
     pub body_bytes: usize,
 }
 
-/// By tenant and source.
+/// By tenant and source; those of unknown sources together, under empty names.
 type BySource = HashMap<(String, String), VecDeque<RefusedRequest>>;
 
 #[derive(Debug, Default)]
@@ -43,9 +44,13 @@ pub struct Refused {
 }
 
 impl RefusedRequest {
+    pub fn query(&self) -> &str {
+        self.target.split_once('?').map_or("", |(_, query)| query)
+    }
+
     fn size(&self) -> usize {
         let headers: usize = self.headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
-        self.body.as_ref().map_or(0, Bytes::len) + headers + self.query.len()
+        self.body.as_ref().map_or(0, Bytes::len) + headers + self.target.len()
     }
 }
 
@@ -59,14 +64,14 @@ impl Refused {
             at: received.at,
             refusal,
             method: received.method.to_string(),
-            query: received.query.clone(),
+            target: received.target.clone(),
             headers,
             body: (received.body.len() <= BODY_MAX).then(|| Bytes::copy_from_slice(&received.body)),
             body_bytes: received.body.len(),
         };
         let mut kept = self.kept.lock().expect("nothing panics while it holds this lock");
         let (by_source, bytes) = &mut *kept;
-        let own = by_source.entry((received.tenant.clone(), received.name.clone())).or_default();
+        let own = by_source.entry((source.source.tenant.clone(), source.source.name.clone())).or_default();
         *bytes += request.size();
         own.push_back(request);
         if own.len() > KEPT_PER_SOURCE {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use seriatim_schemas::declaration::Declaration;
 use seriatim_schemas::expression::Expression;
 use seriatim_schemas::selector::Selector;
 use seriatim_schemas::source::{SecretRef, Source};
@@ -53,7 +54,7 @@ type ByName = HashMap<String, HashMap<String, Arc<LiveSource>>>;
 #[derive(Debug)]
 pub struct Sources {
     by_name: ArcSwap<ByName>,
-    decoy: Verifier,
+    decoy: Arc<LiveSource>,
 }
 
 impl Sources {
@@ -71,16 +72,16 @@ impl Sources {
                 return Err(SourcesError::Doubled { tenant, source_name });
             }
         }
-        Ok(Self { by_name: ArcSwap::from_pointee(by_name), decoy: decoy(decoy_key) })
+        Ok(Self { by_name: ArcSwap::from_pointee(by_name), decoy: Arc::new(decoy(decoy_key)) })
     }
 
     pub fn get(&self, tenant: &str, name: &str) -> Option<Arc<LiveSource>> {
         self.by_name.load().get(tenant)?.get(name).cloned()
     }
 
-    /// Verifies what no source asked for, so that an unknown name costs what a bad signature costs.
-    pub fn decoy(&self) -> &Verifier {
-        &self.decoy
+    /// Stands in for a name that is unknown, so that it costs what a bad signature costs. It believes nothing.
+    pub fn decoy(&self) -> Arc<LiveSource> {
+        self.decoy.clone()
     }
 
     pub fn all(&self) -> Vec<Arc<LiveSource>> {
@@ -167,7 +168,7 @@ impl LiveSource {
     }
 }
 
-fn decoy(key: [u8; 32]) -> Verifier {
+fn decoy(key: [u8; 32]) -> LiveSource {
     let recipe = Recipe {
         algorithm: Algorithm::HmacSha256,
         signature: "const:00".parse().expect("a valid selector"),
@@ -182,5 +183,16 @@ fn decoy(key: [u8; 32]) -> Verifier {
         either_port: false,
         unsigned_body: false,
     };
-    Verifier::with_texts(Verify(vec![recipe]), &[hex::encode(key)]).expect("text is a key")
+    let declaration = Declaration { verify: Some(Verify(vec![recipe])), ..Declaration::default() };
+    let source = Source {
+        tenant: String::new(),
+        name: String::new(),
+        preset: None,
+        secrets: Vec::new(),
+        public_url: None,
+        settings: Default::default(),
+        revision: declaration.revision(),
+        declaration,
+    };
+    LiveSource::new(source, vec![hex::encode(key)]).expect("text is a key")
 }

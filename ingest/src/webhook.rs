@@ -21,6 +21,7 @@ use crate::body::{InFlight, Share, read_body};
 use crate::config::{IngestConfig, RECORD_BYTES_MAX};
 use crate::error::{Refusal, WebhookError};
 use crate::fetch::Fetcher;
+use crate::filter::Filter;
 use crate::log::Append;
 use crate::metrics::{IngestMetrics, RefusedLabels, SourceLabels, StatusLabels};
 use crate::records::{Content, Writer, content};
@@ -40,6 +41,7 @@ pub struct Edge {
     pub in_flight: InFlight,
     pub fetcher: Fetcher,
     pub refused: Arc<Refused>,
+    pub filter: Option<Arc<Filter>>,
     /// What time it is.
     pub clock: fn() -> Timestamp,
     /// Appends under way; a stop waits for them.
@@ -87,20 +89,21 @@ async fn receive(edge: &Edge, tenant: String, name: String, request: Request) ->
         body,
         at: (edge.clock)(),
     };
-    let Some(source) = edge.sources.get(&received.tenant, &received.name) else {
-        return Err(unknown(edge, &received).into());
-    };
+    let found = edge.sources.get(&received.tenant, &received.name);
+    let is_known = found.is_some();
+    let source = found.unwrap_or_else(|| edge.sources.decoy());
     if source.source.declaration.inflate == Some(true) {
         received.body = inflated(edge, &received, &mut share)?;
     }
-    let taken = take(edge, &source, &received).await.inspect_err(|refusal| {
-        let (tenant, name) = (&received.tenant, &received.name);
-        let labels = RefusedLabels { tenant: tenant.clone(), source: name.clone(), reason: refusal.label() };
-        edge.metrics.refused.get_or_create(&labels).inc();
-        edge.refused.keep(&source, &received, *refusal);
-        info!(tenant, source = name, reason = refusal.label(), "request refused");
-    })?;
-    let (records, refused) = match taken {
+    let taken = match take(edge, &source, &received).await {
+        Ok(taken) => taken,
+        Err(refusal) => {
+            let refusal = if is_known { refusal } else { Refusal::UnknownSource };
+            note_refusal(edge, &source, &received, refusal);
+            return Err(refusal.into());
+        }
+    };
+    let (mut records, refused) = match taken {
         Taken::Answered(answer) => return Ok(answer),
         Taken::Records(records, refused) => (records, refused),
     };
@@ -109,8 +112,15 @@ async fn receive(edge: &Edge, tenant: String, name: String, request: Request) ->
     }
     let labels = SourceLabels { tenant: received.tenant, source: received.name };
     let unroutable = records.iter().filter(|record| record.kind == RecordKind::Unroutable).count();
+    let fresh = match &edge.filter {
+        Some(filter) => filter.apply(&mut records).await,
+        None => Vec::new(),
+    };
     if !records.is_empty() {
         publish(edge, records, share).await?;
+    }
+    if let Some(filter) = &edge.filter {
+        filter.remember(fresh).await;
     }
     if unroutable > 0 {
         edge.metrics.unroutable.get_or_create(&labels).inc_by(unroutable as u64);
@@ -233,16 +243,14 @@ async fn bounded(edge: &Edge, headers: &HeaderMap, body: Body) -> Result<(Bytes,
     read_body(headers, body, edge.config.body_bytes_max, within, &edge.in_flight).await
 }
 
-/// An unknown source is checked against a decoy: it must cost, and answer, the same as a bad signature.
-fn unknown(edge: &Edge, received: &Received) -> Refusal {
-    let decoy = edge.sources.decoy();
-    let _ = decoy.verify(&received.view(decoy), received.at);
-    let refusal = Refusal::UnknownSource;
-    // Unknown names come from outside: as labels they would be without bound.
-    let labels = RefusedLabels { tenant: String::new(), source: String::new(), reason: refusal.label() };
+/// Counts, keeps and logs a refusal. The same for an unknown source as for a bad signature: it must cost, and
+/// answer, the same. Unknown names come from outside: as labels they would be without bound, so theirs are empty.
+fn note_refusal(edge: &Edge, source: &LiveSource, received: &Received, refusal: Refusal) {
+    let (tenant, name) = (&source.source.tenant, &source.source.name);
+    let labels = RefusedLabels { tenant: tenant.clone(), source: name.clone(), reason: refusal.label() };
     edge.metrics.refused.get_or_create(&labels).inc();
+    edge.refused.keep(source, received, refusal);
     info!(tenant = received.tenant, source = received.name, reason = refusal.label(), "request refused");
-    refusal
 }
 
 /// Who signed: by a live secret, or by the certificate that the request names.

@@ -30,6 +30,8 @@ pub enum Meaning {
     Snapshot { order_key: OrderKey, tombstone: bool },
     /// Counts once.
     Delta,
+    /// The edge saw this event before, after it was durable: whatever it was decided to be, this is one more arrival.
+    Repeat,
     /// Cannot be decided.
     Dead(Cause),
 }
@@ -104,6 +106,7 @@ fn dead(cause: &'static str, detail: String) -> Meaning {
 fn meaning(declaration: &Declaration, record: &Record, event_row: &str) -> Meaning {
     match record.kind {
         RecordKind::Event | RecordKind::Fetched => {}
+        RecordKind::Repeat => return Meaning::Repeat,
         RecordKind::Unroutable => return dead("unroutable", record.problem.clone().unwrap_or_default()),
         RecordKind::Control | RecordKind::Evidence => {
             return dead(

@@ -109,6 +109,7 @@ impl Object {
         }
         match &candidate.meaning {
             Meaning::Dead(cause) => return Verdict::Dead(cause.clone()),
+            Meaning::Repeat => return Verdict::Duplicate,
             Meaning::Delta => {}
             Meaning::Snapshot { order_key, tombstone } => {
                 let standing = self.standing(candidate, order_key);

@@ -35,10 +35,13 @@ pub enum RecordKind {
     Fetched,
     /// Verified, but without an id or object that could be derived.
     Unroutable,
+    /// A further arrival of an event that is in the log already; its body is left out.
+    Repeat,
 }
 
 impl RecordKind {
-    pub const ALL: [Self; 5] = [Self::Event, Self::Evidence, Self::Control, Self::Fetched, Self::Unroutable];
+    pub const ALL: [Self; 6] =
+        [Self::Event, Self::Evidence, Self::Control, Self::Fetched, Self::Unroutable, Self::Repeat];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -47,6 +50,7 @@ impl RecordKind {
             Self::Control => "control",
             Self::Fetched => "fetched",
             Self::Unroutable => "unroutable",
+            Self::Repeat => "repeat",
         }
     }
 
@@ -74,7 +78,7 @@ pub struct Record {
     pub time: Option<Timestamp>,
     /// When the request was received (`ce_recordedtime`).
     pub recorded: Timestamp,
-    /// SHA-256 of the value.
+    /// SHA-256 of the value; of a repeat, that of the body that is left out.
     pub digest: Sha256Digest,
     /// Where the declaration leaves out values that a retry changes: the digest without them, for an id that the
     /// signature does not cover.

@@ -26,10 +26,12 @@ pub struct Args {
 enum SourceCommand {
     /// List the presets, or explain one and show its file
     Presets { name: Option<String> },
-    /// The last requests that a running edge refused, and step by step why
+    /// The last requests that a running edge refused, and step by step why; without names, those to sources that
+    /// it does not know
     Refused {
-        tenant: String,
-        source: String,
+        #[arg(requires = "source")]
+        tenant: Option<String>,
+        source: Option<String>,
         /// Admin address of the edge [default: admin.listen of the configuration]
         #[arg(long)]
         admin: Option<SocketAddr>,
@@ -44,7 +46,7 @@ struct Refusal {
     at: String,
     reason: String,
     method: String,
-    query: String,
+    target: String,
     headers: Vec<(String, String)>,
     body_bytes: usize,
     diagnosis: Option<Diagnosis>,
@@ -69,7 +71,7 @@ pub async fn main(context: &Context, args: Args) -> anyhow::Result<ExitCode> {
             let columns = ["preset", "provider", "verified by", "order by", "tries again for", "state"];
             print_rows(context.format, &columns, &Preset::all(), cells)?;
         }
-        SourceCommand::Refused { tenant, source, admin } => refused(context, &tenant, &source, admin).await?,
+        SourceCommand::Refused { tenant, source, admin } => refused(context, tenant.zip(source), admin).await?,
         SourceCommand::Secrets => secrets(context)?,
     }
     Ok(ExitCode::SUCCESS)
@@ -83,12 +85,13 @@ fn explain_preset(context: &Context, name: &str) -> anyhow::Result<()> {
     }
 }
 
-async fn refused(context: &Context, tenant: &str, source: &str, admin: Option<SocketAddr>) -> anyhow::Result<()> {
+async fn refused(context: &Context, source: Option<(String, String)>, admin: Option<SocketAddr>) -> anyhow::Result<()> {
     let admin = admin.map_or_else(|| context.load_or_dev().map(|config| config.admin.listen), Ok)?;
-    let url = format!("http://{admin}/refused/{}/{}", encode_part(tenant), encode_part(source));
+    let path = source.as_ref().map(|(tenant, name)| format!("/{}/{}", encode_part(tenant), encode_part(name)));
+    let url = format!("http://{admin}/refused{}", path.as_deref().unwrap_or_default());
     let answer = reqwest::get(&url).await.with_context(|| format!("no edge answers at {admin}"))?;
     if answer.status() == 404 {
-        return Err(Failure::NotFound(format!("the edge at {admin} has no source {tenant}/{source}")).into());
+        return Err(Failure::NotFound(format!("the edge at {admin} has no source {}", path.unwrap_or_default())).into());
     }
     let all: Vec<Refusal> = serde_json::from_slice(&answer.error_for_status()?.bytes().await?)?;
     if context.format == Format::Json {
@@ -98,13 +101,13 @@ async fn refused(context: &Context, tenant: &str, source: &str, admin: Option<So
         say("none since the edge started");
     }
     for refusal in &all {
-        write_out(&format!("{}  {}  {} {}\n", refusal.at, refusal.reason, refusal.method, refusal.query))?;
+        write_out(&format!("{}  {}  {} {}\n", refusal.at, refusal.reason, refusal.method, refusal.target))?;
         for (name, value) in &refusal.headers {
             write_out(&format!("  {name}: {value}\n"))?;
         }
         match &refusal.diagnosis {
             Some(diagnosis) => write_out(&format!("{diagnosis}\n"))?,
-            None => write_out(&format!("  a body of {} bytes, too large to keep\n\n", refusal.body_bytes))?,
+            None => write_out(&format!("  a body of {} bytes, not looked at\n\n", refusal.body_bytes))?,
         }
     }
     Ok(())

@@ -7,7 +7,9 @@ mod support;
 
 mod bugbank;
 mod cli;
+mod filter;
 mod kill;
+mod probes;
 mod readme;
 mod samples;
 mod sdk;

@@ -107,6 +107,10 @@ fn check_refusals(system: &System) {
     assert!(!told.contains(OLD) && !told.contains(NEW), "{told}");
     let unknown = system.cli(&["source", "refused", "acme", "other"]);
     assert_eq!(unknown.status.code(), Some(3));
+    assert!(!accepts(&system.url("acme", "sham"), NEW));
+    let unknown = system.json(&["source", "refused"]);
+    assert_eq!(unknown[0]["target"], "/in/acme/sham");
+    assert_eq!(unknown[0]["reason"], "unknown_source");
 }
 
 #[test]

@@ -57,6 +57,7 @@ pub async fn start(sources: Vec<Source>, documents: Documents) -> Running {
         log: Arc::new(log.clone()),
         fetcher: Fetcher::new(Arc::new(documents)),
         refused: Default::default(),
+        filter: None,
         in_flight: InFlight::new(config.in_flight_bytes_max, metrics.in_flight_bytes.clone()),
         clock: || Timestamp::from_second(NOW.load(Ordering::SeqCst)).expect("a time"),
         publishing: TaskTracker::new(),
