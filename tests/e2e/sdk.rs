@@ -19,7 +19,7 @@ struct Peer {
     declare: &'static str,
 }
 
-const PEERS: [Peer; 6] = [
+const PEERS: [Peer; 7] = [
     Peer { preset: "stripe", secret: "whsec_peer", declare: "" },
     Peer { preset: "github", secret: "a github secret", declare: "" },
     Peer { preset: "shopify", secret: "shpss_peer", declare: "" },
@@ -28,6 +28,8 @@ const PEERS: [Peer; 6] = [
         secret: "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYX",
         declare: "declare.object = 'body:/data/id'",
     },
+    // By Svix.
+    Peer { preset: "resend", secret: "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYX", declare: "" },
     Peer { preset: "slack", secret: "8f742231b10e8888abcd99yyyzzz85a5", declare: "" },
     Peer {
         preset: "twilio",
@@ -37,11 +39,12 @@ const PEERS: [Peer; 6] = [
 ];
 
 /// The presets that `send` signs for, and what the SDK says of each request as it was sent.
-const SENT: [(&str, &str); 6] = [
+const SENT: [(&str, &str); 7] = [
     ("stripe", "accepted"),
     ("github", "accepted"),
     ("shopify", "accepted"),
     ("standard_webhooks", "accepted"),
+    ("resend", "accepted"),
     ("slack", "accepted"),
     ("twilio", "accepted"),
 ];

@@ -10,6 +10,7 @@ import bolt from '@slack/bolt';
 import { AccessToken, WebhookReceiver } from 'livekit-server-sdk';
 import { Webhook } from 'standardwebhooks';
 import Stripe from 'stripe';
+import { Webhook as SvixWebhook } from 'svix';
 import twilio from 'twilio';
 
 // LiveKit's name for its secret, as in docs/custom-source.md.
@@ -67,6 +68,17 @@ const standardWebhooks = {
   accepts: ({ secret, headers, body }) => throwsNot(() => new Webhook(secret).verify(body, headers)),
 };
 
+// The headers of senders that use Svix, such as Clerk and Resend.
+const svix = {
+  sign: ({ secret, body }) => {
+    const [id, date] = ['msg_2b8fa3c1', new Date()];
+    const signature = new SvixWebhook(secret).sign(id, date, body);
+    const timestamp = `${Math.floor(date.getTime() / 1000)}`;
+    return { 'svix-id': id, 'svix-timestamp': timestamp, 'svix-signature': signature };
+  },
+  accepts: ({ secret, headers, body }) => throwsNot(() => new SvixWebhook(secret).verify(body, headers)),
+};
+
 // The SDK has no signer: this is the documented scheme, and sign.mjs asks the SDK's verifier about it.
 const slack = {
   sign: ({ secret, body }) => {
@@ -101,7 +113,7 @@ const livekit = {
     throwsNot(() => new WebhookReceiver(LIVEKIT_KEY, secret).receive(body, headers.authorization)),
 };
 
-const all = { stripe, github, shopify, standard_webhooks: standardWebhooks, slack, twilio: twilioForms, livekit };
+const all = { stripe, github, shopify, standard_webhooks: standardWebhooks, resend: svix, slack, twilio: twilioForms, livekit };
 
 export function provider(name) {
   if (!Object.hasOwn(all, name)) throw new Error(`there is no SDK for ${name}`);
