@@ -150,20 +150,9 @@ fn value(bytes: &[u8]) -> Result<HeaderValue, Refusal> {
 }
 
 fn token_key(token: &TokenRule, secrets: &[String]) -> Result<(Recipe, Option<LiveKey>), SecretError> {
-    let recipe = Recipe {
-        algorithm: token.algorithm,
-        signature: "const:token".parse().expect("a valid selector"),
-        encoding: token.encoding,
-        signed: Some(token.signed.clone()),
-        key: token.key.clone(),
-        certificate: None,
-        timestamp: None,
-        require: Vec::new(),
-        digests: Vec::new(),
-        jwt: None,
-        either_port: false,
-        unsigned_body: false,
-    };
+    let signature = "const:token".parse().expect("a valid selector");
+    let recipe = Recipe::over(token.signed.clone(), token.algorithm, signature, token.encoding);
+    let recipe = Recipe { key: token.key.clone(), ..recipe };
     debug_assert!(token.encoding != Encoding::Text, "validated");
     let is_hash = matches!(token.algorithm, Algorithm::Sha1 | Algorithm::Sha256);
     let secret = secrets.first().map(String::as_str).or(is_hash.then_some("-"));

@@ -169,20 +169,9 @@ impl LiveSource {
 }
 
 fn decoy(key: [u8; 32]) -> LiveSource {
-    let recipe = Recipe {
-        algorithm: Algorithm::HmacSha256,
-        signature: "const:00".parse().expect("a valid selector"),
-        encoding: Encoding::Hex,
-        signed: Some("{body}".parse().expect("a valid template")),
-        key: Vec::new(),
-        certificate: None,
-        timestamp: None,
-        require: Vec::new(),
-        digests: Vec::new(),
-        jwt: None,
-        either_port: false,
-        unsigned_body: false,
-    };
+    let (signature, body) =
+        ("const:00".parse().expect("a valid selector"), "{body}".parse().expect("a valid template"));
+    let recipe = Recipe::over(body, Algorithm::HmacSha256, signature, Encoding::Hex);
     let declaration = Declaration { verify: Some(Verify(vec![recipe])), ..Declaration::default() };
     let source = Source {
         tenant: String::new(),

@@ -242,6 +242,24 @@ impl Verify {
 }
 
 impl Recipe {
+    /// A recipe of a signature over `signed`, and nothing more.
+    pub fn over(signed: Template, algorithm: Algorithm, signature: Selector, encoding: Encoding) -> Self {
+        Self {
+            algorithm,
+            signature,
+            encoding,
+            signed: Some(signed),
+            key: Vec::new(),
+            certificate: None,
+            timestamp: None,
+            require: Vec::new(),
+            digests: Vec::new(),
+            jwt: None,
+            either_port: false,
+            unsigned_body: false,
+        }
+    }
+
     pub fn templates(&self) -> impl Iterator<Item = &Template> {
         self.signed.iter().chain(self.digests.iter().map(|d| &d.of))
     }
