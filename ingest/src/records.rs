@@ -152,7 +152,7 @@ impl Writer<'_> {
             digest,
             secret: verified.secret.clone(),
             method: self.received.method.to_string(),
-            target: self.received.target.clone(),
+            target: self.source.kept_target(&self.received.target),
             problem: derived.problem,
             content_type: text_header(headers, "content-type"),
             traceparent: text_header(headers, "traceparent").filter(|t| is_traceparent(t)),

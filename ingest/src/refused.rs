@@ -64,7 +64,7 @@ impl Refused {
             at: received.at,
             refusal,
             method: received.method.to_string(),
-            target: received.target.clone(),
+            target: source.kept_target(&received.target),
             headers,
             body: (received.body.len() <= BODY_MAX).then(|| Bytes::copy_from_slice(&received.body)),
             body_bytes: received.body.len(),

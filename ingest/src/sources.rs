@@ -30,6 +30,8 @@ pub struct LiveSource {
     pub item_headers: Vec<String>,
     /// Headers that are themselves the secret, in lower case.
     pub secret_headers: Vec<String>,
+    /// Parameters of the query that are.
+    secret_parameters: Vec<String>,
     secrets: Vec<String>,
 }
 
@@ -132,7 +134,7 @@ impl LiveSource {
         let verifier = Verifier::with_texts(verify, &secrets)?;
         let verifier = verifier.with_settings(source.settings.clone(), source.public_url.clone());
         let handshakes = Handshakes::new(declaration.handshakes.clone().unwrap_or_default(), &secrets)?;
-        let secret_headers = verifier.secret_headers();
+        let (secret_headers, secret_parameters) = (verifier.secret_headers(), verifier.secret_parameters());
         let mut kept_headers = declaration.header_names();
         kept_headers.retain(|name| name != "content-type");
         let expressions = declaration.expressions();
@@ -149,9 +151,24 @@ impl LiveSource {
             kept_headers,
             item_headers,
             secret_headers,
+            secret_parameters,
             secrets,
             source,
         })
+    }
+
+    /// Path and query to keep: without the values of parameters that are secrets.
+    pub fn kept_target(&self, target: &str) -> String {
+        let Some((path, query)) = target.split_once('?').filter(|_| !self.secret_parameters.is_empty()) else {
+            return target.to_owned();
+        };
+        let pair = |pair: &str| {
+            let is_secret = form_urlencoded::parse(pair.as_bytes())
+                .any(|(name, _)| self.secret_parameters.contains(&name.into_owned()));
+            let name = pair.split('=').next().unwrap_or_default();
+            if is_secret { format!("{name}=(hidden)") } else { pair.to_owned() }
+        };
+        format!("{path}?{}", query.split('&').map(pair).collect::<Vec<_>>().join("&"))
     }
 
     /// The file in which a handshake's secret is kept.
@@ -184,4 +201,25 @@ fn decoy(key: [u8; 32]) -> LiveSource {
         declaration,
     };
     LiveSource::new(source, vec![hex::encode(key)]).expect("text is a key")
+}
+
+#[cfg(test)]
+mod tests {
+    use seriatim_schemas::source::SourceConfig;
+
+    use super::*;
+
+    #[test]
+    fn a_secret_in_the_query_is_not_kept() {
+        let config: SourceConfig = toml::from_str(
+            "tenant = 't'\nname = 's'\nsecrets = [{ value = 'hush' }]\n[declare]\nobject = 'query:o'\n\
+            [declare.verify]\nalgorithm = 'static'\nsignature = 'query:token'\n",
+        )
+        .expect("a source");
+        let sources = Sources::new(vec![config.resolve().expect("whole")], [0; 32]).expect("a secret");
+        let live = sources.get("t", "s").expect("declared");
+        assert_eq!(live.kept_target("/in/t/s?o=1&token=hush&x"), "/in/t/s?o=1&token=(hidden)&x");
+        assert_eq!(live.kept_target("/in/t/s?t%6fken=hush"), "/in/t/s?t%6fken=(hidden)");
+        assert_eq!(live.kept_target("/in/t/s"), "/in/t/s");
+    }
 }

@@ -224,9 +224,21 @@ impl Verifier {
 
     /// Headers in which the secret itself is sent, in lower case.
     pub fn secret_headers(&self) -> Vec<String> {
+        self.sent_secrets().filter_map(Place::header).map(str::to_owned).collect()
+    }
+
+    /// Parameters of the query in which the secret itself is sent.
+    pub fn secret_parameters(&self) -> Vec<String> {
+        let name = |place: &Place| match place {
+            Place::Query(name) => Some(name.clone()),
+            _ => None,
+        };
+        self.sent_secrets().filter_map(name).collect()
+    }
+
+    fn sent_secrets(&self) -> impl Iterator<Item = &Place> {
         let is_sent = |recipe: &&Recipe| matches!(recipe.algorithm, Algorithm::Static | Algorithm::Basic);
-        let recipes = self.recipes.iter().map(|keyed| &keyed.recipe).filter(is_sent);
-        recipes.filter_map(|recipe| recipe.signature.place.header()).map(str::to_owned).collect()
+        self.recipes.iter().map(|keyed| &keyed.recipe).filter(is_sent).map(|recipe| &recipe.signature.place)
     }
 
     /// Every key, with its label and when it last signed.
