@@ -9,6 +9,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use seriatim_ingest::config::IngestConfig;
 use seriatim_processor::config::{CqlConfig, ProcessorConfig};
+use seriatim_processor::outbound::Guard;
+use seriatim_processor::sink::SinkPolicy;
+use seriatim_processor::sink::push::{Body, PushConfig};
 use seriatim_schemas::document::{self, Overlay};
 use seriatim_schemas::kafka::KafkaConfig;
 use seriatim_schemas::name::check_sink_name;
@@ -77,15 +80,44 @@ impl Default for AdminConfig {
 pub struct SinkConfig {
     /// [a-z0-9-]{1,63}
     pub name: String,
+    /// What is sent, how fast, and what becomes of what is not taken.
+    #[serde(default)]
+    pub policy: SinkPolicy,
     /// A file of JSON lines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub json_lines: Option<JsonLinesConfig>,
+    /// An HTTP endpoint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub push: Option<PushConfig>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JsonLinesConfig {
     pub path: PathBuf,
+}
+
+impl SinkConfig {
+    fn problems(&self) -> Vec<Problem> {
+        let mut out: Vec<_> = self.policy.problems().into_iter().map(|p| p.under("policy")).collect();
+        let kinds = [self.json_lines.is_some(), self.push.is_some()];
+        if kinds.iter().filter(|is_set| **is_set).count() != 1 {
+            let remedy =
+                "needs one kind, such as json_lines = { path = \"effects.jsonl\" } or push = { url = \"https://..\" }";
+            out.push(Problem::at("", remedy));
+        }
+        let Some(push) = &self.push else { return out };
+        if let Err(error) = Guard::new(push.allow_networks.clone()).check_url(&push.url) {
+            out.push(Problem::at("push.url", error.to_string()));
+        }
+        if push.batch_max > 0 && push.body == Body::Received {
+            out.push(Problem::at("push.batch_max", "counts only with body = \"envelope\""));
+        }
+        if push.timeout_ms == 0 || push.timeout_ms > self.policy.wait_after_ms {
+            out.push(Problem::at("push.timeout_ms", "must be above 0, and at most policy.wait_after_ms"));
+        }
+        out
+    }
 }
 
 impl Default for Config {
@@ -138,6 +170,13 @@ impl Config {
         }
         for (i, source) in self.source.iter().enumerate() {
             section(&format!("source.{i}"), source.resolve().err().unwrap_or_default());
+            let known = |name: &&String| !self.sink.iter().any(|sink| sink.name == **name);
+            for name in source.sinks.iter().flatten().filter(known) {
+                section(
+                    &format!("source.{i}"),
+                    vec![Problem::at("sinks", format!("{name:?} is no sink of this file"))],
+                );
+            }
             let twin = self.source[..i].iter().any(|s| s.tenant == source.tenant && s.name == source.name);
             if twin {
                 section(
@@ -154,9 +193,7 @@ impl Config {
             if self.sink[..i].iter().any(|s| s.name == sink.name) {
                 problems.push(Problem::at("name", "is used more than once"));
             }
-            if sink.json_lines.is_none() {
-                problems.push(Problem::at("", "has no kind: add json_lines = { path = \"effects.jsonl\" }"));
-            }
+            problems.extend(sink.problems());
             section(&format!("sink.{i}"), problems);
         }
         out.extend(self.horizon_problems());

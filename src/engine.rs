@@ -5,16 +5,20 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use seriatim_ingest::log::Append;
+use seriatim_ingest::secret::{read_secret, read_secrets};
 use seriatim_processor::inspect::{Inspect, InspectLog};
 use seriatim_processor::log::Log;
-use seriatim_processor::sink::Sink;
 use seriatim_processor::sink::json_lines::JsonLines;
+use seriatim_processor::sink::push::{Push, PushConfig};
+use seriatim_processor::sink::{NamedSink, Sink};
 use seriatim_processor::store::Store;
 use seriatim_processor::store::sqlite::SqliteStore;
 #[cfg(any(feature = "kafka", feature = "cql"))]
 use seriatim_schemas::tables::FIRST_GENERATION;
 
-use crate::config::{Config, Engine};
+use seriatim_schemas::source::SecretRef;
+
+use crate::config::{Config, Engine, SinkConfig};
 
 /// Held while a process writes the embedded files: a second one refuses.
 #[derive(Debug)]
@@ -113,13 +117,38 @@ async fn open_cql(config: &Config) -> anyhow::Result<seriatim_processor::store::
     Ok(CqlStore::connect(&config.cql, &config.kafka.class, FIRST_GENERATION, config.processor.event_index).await?)
 }
 
-pub fn open_sinks(config: &Config) -> anyhow::Result<Vec<Arc<dyn Sink>>> {
-    let open = |sink: &crate::config::SinkConfig| {
-        let lines = sink.json_lines.as_ref().expect("validated: a sink has a kind");
+pub fn open_sinks(config: &Config) -> anyhow::Result<Vec<NamedSink>> {
+    let open = |sink: &SinkConfig| {
+        let opened = open_sink(sink).with_context(|| format!("sink {}", sink.name))?;
+        Ok(NamedSink::new(&sink.name, sink.policy.clone(), opened))
+    };
+    config.sink.iter().map(open).collect()
+}
+
+fn open_sink(sink: &SinkConfig) -> anyhow::Result<Arc<dyn Sink>> {
+    if let Some(lines) = &sink.json_lines {
         if let Some(folder) = lines.path.parent() {
             std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
         }
-        Ok(Arc::new(JsonLines::open(&sink.name, &lines.path)?) as Arc<dyn Sink>)
+        let opened = JsonLines::open(&lines.path).with_context(|| format!("cannot open {}", lines.path.display()))?;
+        return Ok(Arc::new(opened));
+    }
+    let push = sink.push.as_ref().expect("validated: a sink has a kind");
+    Ok(Arc::new(open_push(push)?))
+}
+
+fn open_push(push: &PushConfig) -> anyhow::Result<Push> {
+    let secrets = read_secrets(&push.secrets).context("push.secrets")?;
+    let header = |(name, value): (&String, &SecretRef)| Ok((name.clone(), read_secret(value)?));
+    let headers = push.headers.iter().map(header).collect::<anyhow::Result<Vec<_>>>().context("push.headers")?;
+    Ok(Push::new(push, &secrets, &headers)?)
+}
+
+/// Reads the secrets of all sinks, and opens nothing.
+pub fn check_sinks(config: &Config) -> anyhow::Result<()> {
+    let check = |sink: &SinkConfig| match &sink.push {
+        Some(push) => open_push(push).map(|_| ()).with_context(|| format!("sink {}", sink.name)),
+        None => Ok(()),
     };
-    config.sink.iter().map(open).collect()
+    config.sink.iter().try_for_each(check)
 }

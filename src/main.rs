@@ -6,6 +6,7 @@ mod config;
 mod engine;
 mod explain;
 mod logging;
+mod operate;
 mod output;
 mod secrets;
 mod service;

@@ -47,6 +47,7 @@ fn source() -> Arc<LiveSource> {
         secrets: vec![seriatim_schemas::source::SecretRef::Value(SECRET.to_owned())],
         public_url: None,
         settings: Default::default(),
+        sinks: None,
         declare: Default::default(),
     };
     let sources = Sources::new(vec![config.resolve().expect("a source")], [0; 32]).expect("a secret");

@@ -42,6 +42,11 @@ pub enum BatchError {
 }
 
 impl Item {
+    /// An item that is the whole of its record's value. Which of several patterns found it is not kept in the log.
+    pub fn from_record(index: u32, length: usize, context: BTreeMap<String, String>) -> Self {
+        Self { index, path: String::new(), range: (0, length), context }
+    }
+
     pub fn context(&self, pointer: &[String]) -> Option<String> {
         self.context.get(&write_pointer(pointer)).cloned()
     }

@@ -28,6 +28,7 @@ pub mod listener;
 pub mod log;
 pub mod metrics;
 pub mod records;
+pub mod rederive;
 pub mod refused;
 pub mod request;
 pub mod secret;

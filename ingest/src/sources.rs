@@ -128,6 +128,11 @@ impl Sources {
 }
 
 impl LiveSource {
+    /// A source that derives and believes nothing: for records that were verified before.
+    pub fn without_secrets(source: Source) -> Result<Self, SecretError> {
+        Self::new(source, Vec::new())
+    }
+
     fn new(source: Source, secrets: Vec<String>) -> Result<Self, SecretError> {
         let declaration = &source.declaration;
         let verify = declaration.verify.clone().expect("validated with the declaration");
@@ -197,6 +202,7 @@ fn decoy(key: [u8; 32]) -> LiveSource {
         secrets: Vec::new(),
         public_url: None,
         settings: Default::default(),
+        sinks: None,
         revision: declaration.revision(),
         declaration,
     };

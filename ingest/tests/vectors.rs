@@ -224,6 +224,7 @@ fn generic(name: &str, recipe: &str, secrets: Vec<SecretRef>) -> Source {
         secrets,
         public_url: None,
         settings: BTreeMap::new(),
+        sinks: None,
         declare: toml::from_str::<Declaration>(&declare).expect("a declaration"),
     };
     config.resolve().expect("a source")

@@ -1,15 +1,21 @@
 //! What a record means under its source's declaration: pure, and the same whenever it is asked.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
+use seriatim_schemas::control::{Control, ControlAct};
 use seriatim_schemas::declaration::{Declaration, Mode, Tie};
 use seriatim_schemas::decode::document;
 use seriatim_schemas::form::FormKind;
 use seriatim_schemas::id::{RecordId, Sha256Digest};
+use seriatim_schemas::key::ObjectKey;
+use seriatim_schemas::outcome::Outcome;
 use seriatim_schemas::record::{Record, RecordKind};
 use seriatim_schemas::row::State;
 use seriatim_schemas::source::Source;
 use seriatim_schemas::version::OrderKey;
+
+use crate::sink::{Effect, NamedSink};
 
 /// A record as the decision sees it.
 #[derive(Debug, Clone)]
@@ -20,6 +26,8 @@ pub struct Candidate {
     pub version: Option<String>,
     pub digest: Sha256Digest,
     pub meaning: Meaning,
+    /// A sink of its source wants stale events too.
+    pub delivers_stale: bool,
     /// Where the record was read. A hint.
     pub position: String,
 }
@@ -32,6 +40,8 @@ pub enum Meaning {
     Delta,
     /// The edge saw this event before, after it was durable: whatever it was decided to be, this is one more arrival.
     Repeat,
+    /// An operator says that the object's order begins anew.
+    ResetVersion,
     /// Cannot be decided.
     Dead(Cause),
 }
@@ -43,25 +53,61 @@ pub struct Cause {
     pub detail: String,
 }
 
-/// The declarations of all sources, by tenant and name.
-#[derive(Debug, Default)]
+/// The declarations of all sources, by tenant and name, and which sinks each has.
+#[derive(Default)]
 pub struct Declarations {
-    by_name: HashMap<(String, String), Declaration>,
+    by_name: HashMap<(String, String), Declared>,
+    sinks: Vec<Arc<NamedSink>>,
+}
+
+struct Declared {
+    declaration: Declaration,
+    /// Places in the list of all sinks.
+    sinks: Vec<usize>,
+    delivers_stale: bool,
 }
 
 impl Declarations {
-    pub fn new(sources: &[Source]) -> Self {
-        let entry = |s: &Source| ((s.tenant.clone(), s.name.clone()), s.declaration.clone());
-        Self { by_name: sources.iter().map(entry).collect() }
+    pub fn new(sources: &[Source], sinks: Vec<Arc<NamedSink>>) -> Self {
+        let entry = |s: &Source| {
+            let is_named = |sink: &NamedSink| s.sinks.as_ref().is_none_or(|names| names.contains(&sink.name));
+            let own: Vec<usize> = (0..sinks.len()).filter(|i| is_named(&sinks[*i])).collect();
+            let delivers_stale = own.iter().any(|i| sinks[*i].delivers_stale());
+            let declared = Declared { declaration: s.declaration.clone(), sinks: own, delivers_stale };
+            ((s.tenant.clone(), s.name.clone()), declared)
+        };
+        Self { by_name: sources.iter().map(entry).collect(), sinks }
+    }
+
+    fn declared(&self, tenant: &str, source: &str) -> Option<&Declared> {
+        self.by_name.get(&(tenant.to_owned(), source.to_owned()))
     }
 
     pub fn get(&self, tenant: &str, source: &str) -> Option<&Declaration> {
-        self.by_name.get(&(tenant.to_owned(), source.to_owned()))
+        self.declared(tenant, source).map(|d| &d.declaration)
+    }
+
+    pub fn sinks(&self) -> &[Arc<NamedSink>] {
+        &self.sinks
+    }
+
+    /// Places, in the list of all sinks, of those of a source.
+    pub fn sinks_of(&self, key: &ObjectKey) -> &[usize] {
+        self.declared(&key.tenant, &key.source).map_or(&[], |d| &d.sinks)
+    }
+
+    /// What the sinks are sent of `record`.
+    pub fn effect(&self, key: ObjectKey, record: Record, outcome: Outcome, rev: i64, epoch: u64) -> Effect {
+        let declaration = self.get(&key.tenant, &key.source);
+        let mode = declaration.map_or(Mode::Delta, |d| d.plan(&record.event_type).mode);
+        let tombstone = mode == Mode::Snapshot && declaration.is_some_and(|d| d.is_tombstone(&record.event_type));
+        Effect { key, record, outcome, mode, tombstone, epoch, rev, resent: false }
     }
 
     /// Reads `record` as its source says.
     pub fn interpret(&self, record: &Record, position: String) -> Candidate {
-        let declaration = self.get(record.key.tenant(), record.key.source());
+        let declared = self.declared(record.key.tenant(), record.key.source());
+        let declaration = declared.map(|d| &d.declaration);
         let event_row = record.event_row();
         let meaning = match declaration {
             Some(declaration) => meaning(declaration, record, &event_row),
@@ -76,6 +122,7 @@ impl Declarations {
             version: record.version.clone(),
             digest: record.digest,
             meaning,
+            delivers_stale: declared.is_some_and(|d| d.delivers_stale),
             position,
         }
     }
@@ -108,7 +155,15 @@ fn meaning(declaration: &Declaration, record: &Record, event_row: &str) -> Meani
         RecordKind::Event | RecordKind::Fetched => {}
         RecordKind::Repeat => return Meaning::Repeat,
         RecordKind::Unroutable => return dead("unroutable", record.problem.clone().unwrap_or_default()),
-        RecordKind::Control | RecordKind::Evidence => {
+        RecordKind::Control => {
+            return match Control::parse(&record.value) {
+                Ok(Control { act: ControlAct::ResetVersion {}, .. }) => Meaning::ResetVersion,
+                // The others never come here: they change nothing that is decided.
+                Ok(other) => dead("control", format!("{} is no act on an object's order", other.event_type())),
+                Err(error) => dead("control", error.to_string()),
+            };
+        }
+        RecordKind::Evidence => {
             return dead(
                 "unsupported_kind",
                 format!("records of kind {} are of a newer version", record.kind.as_str()),

@@ -29,6 +29,10 @@ pub enum Verdict {
     Apply {
         rev: i64,
     },
+    /// Stale, and committed by this very attempt, since a sink asks for stale events too: emit, marked.
+    Deliver {
+        rev: i64,
+    },
     /// Committed earlier for this record, but not known to be emitted: emit again, as it was decided.
     Resend {
         rev: i64,
@@ -53,6 +57,8 @@ pub struct Decisions {
     pub head: Option<Head>,
     /// The candidate whose document is the new state.
     pub state_from: Option<usize>,
+    /// The snapshot's order key changes though its state does not.
+    pub resets_order: bool,
 }
 
 /// Decides an object's candidates in the order of the log. `attempt` names this try: a row that carries it
@@ -63,6 +69,7 @@ pub fn decide(view: &View, candidates: &[Candidate], attempt: Uuid, now_ms: i64)
         snapshot: view.head.as_ref().and_then(|h| h.snapshot.clone()),
         rows: Vec::new(),
         state_from: None,
+        resets_order: false,
     };
     let verdicts = candidates
         .iter()
@@ -76,15 +83,21 @@ pub fn decide(view: &View, candidates: &[Candidate], attempt: Uuid, now_ms: i64)
     let head = is_changed.then(|| Head {
         rev: object.rev,
         turn: view.head.as_ref().map_or(0, |h| h.turn) + 1,
-        snapshot: object.snapshot,
+        snapshot: object.snapshot.clone(),
+        ..view.head.clone().unwrap_or_default()
     });
-    Decisions { verdicts, rows: object.rows, head, state_from: object.state_from }
+    let Object { rows, state_from, resets_order, .. } = object;
+    Decisions { verdicts, rows, head, state_from, resets_order }
 }
 
 /// The event was decided before; the row is the truth.
 fn on_stored_row(row: &EventRow, candidate: &Candidate, view: &View, attempt: Uuid) -> Verdict {
-    if row.record != candidate.record {
+    if candidate.meaning == Meaning::ResetVersion {
+        Verdict::Done
+    } else if row.record != candidate.record {
         Verdict::Duplicate
+    } else if row.attempt == attempt && row.outcome == Outcome::Stale {
+        Verdict::Deliver { rev: row.rev }
     } else if row.attempt == attempt {
         Verdict::Apply { rev: row.rev }
     } else if view.arrived.contains(&candidate.record) {
@@ -100,6 +113,7 @@ struct Object {
     snapshot: Option<Snapshot>,
     rows: Vec<EventRow>,
     state_from: Option<usize>,
+    resets_order: bool,
 }
 
 impl Object {
@@ -110,11 +124,19 @@ impl Object {
         match &candidate.meaning {
             Meaning::Dead(cause) => return Verdict::Dead(cause.clone()),
             Meaning::Repeat => return Verdict::Duplicate,
+            Meaning::ResetVersion => {
+                self.reset_version(candidate, attempt, now_ms);
+                return Verdict::Done;
+            }
             Meaning::Delta => {}
             Meaning::Snapshot { order_key, tombstone } => {
                 let standing = self.standing(candidate, order_key);
                 match standing {
                     Standing::Known => return Verdict::Duplicate,
+                    Standing::Older if self.delivers_stale(candidate) => {
+                        let rev = self.decide_row(candidate, Outcome::Stale, attempt, now_ms);
+                        return Verdict::Deliver { rev };
+                    }
                     Standing::Older => return Verdict::Stale,
                     Standing::EqualAbove | Standing::Newer => {}
                 }
@@ -133,10 +155,36 @@ impl Object {
                 }
             }
         }
+        Verdict::Apply { rev: self.decide_row(candidate, Outcome::Applied, attempt, now_ms) }
+    }
+
+    /// The row keeps the act from being done twice; it takes no rev, since nothing is sent.
+    fn reset_version(&mut self, candidate: &Candidate, attempt: Uuid, now_ms: i64) {
+        if let Some(snapshot) = &mut self.snapshot {
+            snapshot.order_key = OrderKey(Vec::new());
+            snapshot.version.clear();
+        }
+        self.resets_order = true;
+        self.push_row(candidate, Outcome::Applied, attempt, now_ms);
+    }
+
+    /// A handler may need to hear of `invoice.paid` after a newer `invoice.updated`; a second, older `updated`
+    /// tells it nothing.
+    fn delivers_stale(&self, candidate: &Candidate) -> bool {
+        candidate.delivers_stale && self.snapshot.as_ref().is_some_and(|s| s.event_type != candidate.event_type)
+    }
+
+    /// The rev of the new row.
+    fn decide_row(&mut self, candidate: &Candidate, outcome: Outcome, attempt: Uuid, now_ms: i64) -> i64 {
         self.rev += 1;
+        self.push_row(candidate, outcome, attempt, now_ms);
+        self.rev
+    }
+
+    fn push_row(&mut self, candidate: &Candidate, outcome: Outcome, attempt: Uuid, now_ms: i64) {
         self.rows.push(EventRow {
             row: candidate.event_row.clone(),
-            outcome: Outcome::Applied,
+            outcome,
             rev: self.rev,
             event_type: candidate.event_type.clone(),
             version: candidate.version.clone(),
@@ -146,7 +194,6 @@ impl Object {
             position: candidate.position.clone(),
             decided_ms: now_ms,
         });
-        Verdict::Apply { rev: self.rev }
     }
 
     fn standing(&self, candidate: &Candidate, order_key: &OrderKey) -> Standing {

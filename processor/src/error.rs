@@ -28,13 +28,6 @@ pub enum LogError {
     Refused(String),
 }
 
-#[derive(Debug, Clone, Error)]
-#[error("sink {sink}: {message}")]
-pub struct SinkError {
-    pub sink: String,
-    pub message: String,
-}
-
 /// Why a processor ends by itself.
 #[derive(Debug, Error)]
 pub enum RunError {

@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use seriatim_schemas::key::ObjectKey;
 use seriatim_schemas::record::Header;
-use seriatim_schemas::row::{DeadLetter, EventRow, Head, State};
+use seriatim_schemas::row::{DeadLetter, EventRow, Head, State, WaitingEffect, WaitingSink};
 
 use crate::error::{LogError, StoreError};
 use crate::log::LogIdentity;
@@ -37,6 +37,12 @@ pub trait Inspect: Send + Sync + 'static {
 
     /// Dead letters, of one tenant or source where given.
     async fn dead(&self, tenant: Option<&str>, source: Option<&str>) -> Result<Vec<DeadLetter>, StoreError>;
+
+    /// Which objects wait for which sinks; of one tenant or source where given.
+    async fn waiting_sinks(&self, tenant: Option<&str>, source: Option<&str>) -> Result<Vec<WaitingSink>, StoreError>;
+
+    /// The first effects that an object has waiting for a sink.
+    async fn first_waiting(&self, key: &ObjectKey, sink: &str, max: usize) -> Result<Vec<WaitingEffect>, StoreError>;
 
     /// How far each partition is done.
     async fn floors(&self) -> Result<Vec<(FloorKey, i64)>, StoreError>;
@@ -70,4 +76,14 @@ pub trait InspectLog: Send + Sync + 'static {
 
     /// Entries at `from` and behind it, at most `max`; none if there are none now.
     async fn entries(&self, partition: i32, from: i64, max: usize) -> Result<Vec<RawEntry>, LogError>;
+
+    /// The entries at these offsets, in order; those that are gone are left out.
+    async fn entries_at(&self, partition: i32, offsets: &[i64]) -> Result<Vec<RawEntry>, LogError> {
+        let mut found = Vec::with_capacity(offsets.len());
+        for offset in offsets {
+            let entries = self.entries(partition, *offset, 1).await?;
+            found.extend(entries.into_iter().filter(|entry| entry.offset == *offset));
+        }
+        Ok(found)
+    }
 }

@@ -2,21 +2,29 @@
 //!
 //! - [`run`]: one task per assigned partition; starts and drains them
 //! - [`partition`]: the loop of a partition: gather per bucket, settle, emit, record, advance
+//! - [`group`]: one group of a bucket, from its records to what each of them did
+//! - [`lane`]: effects on their way to a sink; [`act`], [`drain`]: effects that wait in the store
 //! - [`candidate`]: what a record means under its source's declaration
 //! - [`decide`]: the decision, pure: no I/O, no clock
 //! - [`settle`]: read, decide, commit, until the store has said yes; lost answers resolved here
 //! - [`sink`]: where effects go; [`store`], [`log`]: how to apply, how to read and commit
 //! - [`inspect`]: what an operator asks the store
+//! - [`outbound`]: where requests of ours may go
 //! - [`watermark`], [`budget`], [`config`], [`error`], [`metrics`]
 
+pub mod act;
 pub mod budget;
 pub mod candidate;
 pub mod config;
 pub mod decide;
+pub mod drain;
 pub mod error;
+pub mod group;
 pub mod inspect;
+pub mod lane;
 pub mod log;
 pub mod metrics;
+pub mod outbound;
 pub mod partition;
 pub mod run;
 pub mod settle;

@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::budget::{Budget, Share};
 use crate::error::{LogError, StoreError};
+use crate::inspect::InspectLog;
 use crate::store::{FloorKey, Store};
 
 /// One entry of the log as it was read.
@@ -86,9 +87,7 @@ pub struct LogIdentity {
 }
 
 #[async_trait]
-pub trait Log: Send + Sync + 'static {
-    fn identity(&self) -> LogIdentity;
-
+pub trait Log: InspectLog {
     /// Starts to read each partition at its floor. Reading pauses while the budget is spent.
     async fn start(&self, budget: Budget, floors: Floors) -> Result<mpsc::UnboundedReceiver<LogEvent>, LogError>;
 
@@ -102,4 +101,10 @@ pub trait Log: Send + Sync + 'static {
 /// `topic/partition/offset`: where a record was read.
 pub fn position(topic: &str, partition: i32, offset: i64) -> String {
     format!("{topic}/{partition}/{offset}")
+}
+
+/// Partition and offset of a position in `topic`.
+pub fn parse_position(topic: &str, position: &str) -> Option<(i32, i64)> {
+    let (partition, offset) = position.strip_prefix(topic)?.strip_prefix('/')?.split_once('/')?;
+    Some((partition.parse().ok()?, offset.parse().ok()?))
 }

@@ -6,6 +6,9 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use crate::lane::Pending;
+use crate::sink::Effect;
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct OutcomeLabels {
     pub tenant: String,
@@ -18,8 +21,21 @@ pub struct PartitionLabels {
     pub partition: i32,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct SinkLabels {
+    pub sink: String,
+    /// Whether the effects may have been sent before.
+    pub resent: &'static str,
+}
+
 #[derive(Debug, Clone, Default)]
 pub struct ProcessorMetrics {
+    pub sent: Family<SinkLabels, Counter>,
+    pub superseded: Counter,
+    pub dead_effects: Counter,
+    /// By partition: objects that wait for a sink, counted once for each.
+    pub waiting: Family<PartitionLabels, Gauge>,
+    pub parked: Family<PartitionLabels, Gauge>,
     pub outcomes: Family<OutcomeLabels, Counter>,
     pub resends: Counter,
     pub rounds: Counter,
@@ -48,6 +64,11 @@ impl ProcessorMetrics {
         r.register("unknown_commits", "Conditional batches whose answer was lost", own.unknown_commits.clone());
         r.register("store_errors", "Calls on the store that failed", own.store_errors.clone());
         r.register("sink_errors", "Groups of effects that a sink did not take", own.sink_errors.clone());
+        r.register("sent", "Effects that a sink has taken", own.sent.clone());
+        r.register("superseded", "Effects left out since their sink takes only the newest", own.superseded.clone());
+        r.register("dead_effects", "Effects that a sink refused for good", own.dead_effects.clone());
+        r.register("waiting", "Objects that wait for a sink, counted for each sink", own.waiting.clone());
+        r.register("parked", "Of those, how many wait for an operator", own.parked.clone());
         r.register("assigned_partitions", "Partitions that this process owns", own.assigned_partitions.clone());
         r.register("budget_used_bytes", "Bytes of the log in memory", own.budget_used_bytes.clone());
         r.register(
@@ -56,5 +77,21 @@ impl ProcessorMetrics {
             own.oldest_pending_ms.clone(),
         );
         own
+    }
+
+    pub fn count_sent(&self, sink: &str, effects: &[Effect]) {
+        self.count(sink, effects.iter().map(|effect| effect.resent));
+    }
+
+    pub fn count_pending(&self, sink: &str, effects: &[Pending]) {
+        self.count(sink, effects.iter().map(|pending| pending.effect.resent));
+    }
+
+    fn count(&self, sink: &str, resent: impl Iterator<Item = bool>) {
+        let mut counts = [0, 0];
+        resent.for_each(|resent| counts[usize::from(resent)] += 1);
+        for (count, resent) in counts.into_iter().zip(["false", "true"]).filter(|(count, _)| *count > 0) {
+            self.sent.get_or_create(&SinkLabels { sink: sink.to_owned(), resent }).inc_by(count);
+        }
     }
 }

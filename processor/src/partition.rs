@@ -1,6 +1,7 @@
-//! The loop of one partition. Records are gathered per bucket; a group of them is settled, its effects are
-//! emitted, its arrivals recorded, and then its offsets are done. One group of a bucket is under way at a
-//! time, so an object's records stay in order; while it is, the next group gathers. Nothing waits to fill.
+//! The loop of one partition. Records are gathered per bucket and settled, a group of a bucket at a time, so
+//! that an object's records stay in order; their effects then go their ways, a lane per object and sink, while
+//! the next group is settled. A record is done when every sink has its effect, or the store keeps it for one,
+//! and its arrival is recorded. Nothing waits to fill.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -10,107 +11,186 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use jiff::Timestamp;
-use seriatim_schemas::id::RecordId;
-use seriatim_schemas::key::{ObjectKey, RecordKey, bucket_of};
-use seriatim_schemas::outcome::Outcome;
-use seriatim_schemas::record::{Record, RecordKind, encode};
-use seriatim_schemas::row::{ArrivalRow, DeadLetter};
+use seriatim_schemas::key::{ObjectKey, bucket_of};
+use seriatim_schemas::row::{DeadLetter, Waiting, WaitingSink};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 use uuid::Uuid;
 
+use crate::act::{Act, Acting, Cause, Standing, Waits, What};
 use crate::budget::Share;
-use crate::decide::Verdict;
-use crate::log::{Floors, ForeignRecord, Log, LogEntry, position};
+use crate::drain::{Drain, Drained, Waiter, Waiters, refused_letter};
+use crate::error::StoreError;
+use crate::group::{self, Decided, Place, entry_key};
+use crate::lane::{self, Lane, Lanes, Pending, Sent, Ticket};
+use crate::log::{Floors, Log, LogEntry, position};
 use crate::metrics::{OutcomeLabels, PartitionLabels};
-use crate::settle::{Backoff, Entry, GivenUp, Lane, Settler};
-use crate::sink::{Effect, Sink, idempotency_key};
-use crate::store::{Arrival, GroupBounds};
+use crate::settle::{Backoff, GivenUp, Settler};
+use crate::sink::{Effect, Fault, NamedSink};
+use crate::store::{Arrival, LetterKey};
 use crate::watermark::Watermark;
+
+/// How often it is looked whether what waits is due.
+const DRAIN_TICK: Duration = Duration::from_millis(20);
+/// Drains of one sink and partition at once.
+const DRAINS_MAX: usize = 64;
+/// Records whose arrivals are written together.
+const RECORD_MAX: usize = 512;
 
 /// What all partitions of a process share.
 pub struct Shared {
     pub settler: Settler,
     pub log: Arc<dyn Log>,
     pub floors: Floors,
-    pub sinks: Vec<Arc<dyn Sink>>,
     pub epoch: u64,
+    /// Names this process among the writers of waiting effects.
+    pub writer: Uuid,
     /// Groups with the store at once.
     pub in_flight: Arc<Semaphore>,
+}
+
+impl Shared {
+    fn sinks(&self) -> &[Arc<NamedSink>] {
+        self.settler.declarations.sinks()
+    }
+
+    fn bucket(&self, key: &ObjectKey) -> u32 {
+        key.bucket(self.settler.store.buckets())
+    }
 }
 
 /// One partition while this process owns it.
 pub struct Partition {
     shared: Arc<Shared>,
     id: i32,
-    queues: HashMap<u32, VecDeque<LogEntry>>,
-    /// Buckets with records and no group under way, longest waiting first.
+    buckets: HashMap<u32, Bucket>,
+    /// Buckets with work and none of it under way, longest waiting first.
     ready: VecDeque<u32>,
+    work: FuturesUnordered<BoxFuture<'static, Done>>,
+    lanes: Lanes,
+    waiters: Waiters,
+    open: HashMap<Ticket, Open>,
+    next_ticket: Ticket,
     watermark: Watermark,
     /// When each pending record was received, by offset.
     pending: BTreeMap<i64, Timestamp>,
     advanced: i64,
     stop: CancellationToken,
+    /// Ends what is under way when a stop takes too long: the rest waits in the store.
+    hasten: CancellationToken,
+    /// Ends it all.
+    give_up: CancellationToken,
 }
 
-/// A group that is done, or was given up.
-struct Finished {
+/// What a bucket has to do, one thing at a time.
+#[derive(Default)]
+struct Bucket {
+    entries: VecDeque<LogEntry>,
+    acts: VecDeque<(Act, Option<Ticket>)>,
+    is_busy: bool,
+    /// Records that are out, their arrivals not yet written.
+    out: Vec<Open>,
+    is_recording: bool,
+}
+
+/// A record that was decided and is not done.
+struct Open {
     bucket: u32,
-    offsets: Vec<i64>,
-    result: Result<(), GivenUp>,
+    offset: i64,
+    arrival: Option<Arrival>,
+    letters: Vec<DeadLetter>,
+    forget: Option<LetterKey>,
+    /// Sinks that have not got its effect, and acts that are not done.
+    left: usize,
+    _share: Share,
 }
 
-type Groups = FuturesUnordered<BoxFuture<'static, Finished>>;
+/// What has ended.
+enum Done {
+    Group { bucket: u32, result: Result<Vec<Decided>, GivenUp> },
+    Acts { bucket: u32, acts: Vec<(Act, Option<Ticket>)>, result: Result<Vec<Standing>, GivenUp> },
+    Lane(Sent),
+    Drain { waiter: Waiter, result: Result<Drained, GivenUp> },
+    Recorded { bucket: u32, records: Vec<Open>, result: Result<(), GivenUp> },
+    Waiting(Vec<WaitingSink>),
+}
 
 impl Partition {
     pub fn new(shared: Arc<Shared>, id: i32, start: i64, stop: CancellationToken) -> Self {
-        let watermark = Watermark::new(start);
         Self {
             shared,
             id,
-            queues: HashMap::new(),
+            buckets: HashMap::new(),
             ready: VecDeque::new(),
-            watermark,
+            work: FuturesUnordered::new(),
+            lanes: Lanes::default(),
+            waiters: Waiters::default(),
+            open: HashMap::new(),
+            next_ticket: 0,
+            watermark: Watermark::new(start),
             pending: BTreeMap::new(),
             advanced: start,
             stop,
+            hasten: CancellationToken::new(),
+            give_up: CancellationToken::new(),
         }
     }
 
     /// Runs until stopped, then drains.
     pub async fn run(mut self, mut entries: mpsc::UnboundedReceiver<Vec<LogEntry>>) {
         let config = &self.shared.settler.config;
-        let drain = Duration::from_millis(config.drain_timeout_ms);
-        let mut tick = tokio::time::interval(Duration::from_millis(config.advance_interval_ms));
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut advance = tokio::time::interval(Duration::from_millis(config.advance_interval_ms));
+        let mut drain = tokio::time::interval(DRAIN_TICK);
+        advance.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        drain.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let in_flight = self.shared.in_flight.clone();
-        let mut groups = Groups::new();
         let mut permit: BoxFuture<'static, OwnedSemaphorePermit> = Box::pin(next_permit(in_flight.clone()));
+        self.find_waiting();
         loop {
             tokio::select! {
                 biased;
                 () = self.stop.cancelled() => break,
-                Some(finished) = groups.next() => self.on_finished(finished),
+                Some(done) = self.work.next() => self.on_done(done),
                 free = &mut permit, if !self.ready.is_empty() => {
                     permit = Box::pin(next_permit(in_flight.clone()));
-                    groups.push(self.start_group(free));
+                    self.start_work(free);
                 }
                 Some(batch) = entries.recv() => self.on_entries(batch),
-                _ = tick.tick() => self.advance().await,
+                _ = drain.tick(), if self.waiters.count() > 0 => self.start_drains(),
+                _ = advance.tick() => self.advance().await,
             }
         }
         drop(permit);
-        let deadline = Instant::now() + drain;
-        while let Ok(Some(finished)) = tokio::time::timeout_at(deadline, groups.next()).await {
-            self.on_finished(finished);
+        self.drain().await;
+        info!(partition = self.id, low_watermark = self.watermark.low(), "partition let go");
+    }
+
+    /// What is under way ends, or waits in the store, or is given up and read again by the next owner.
+    async fn drain(&mut self) {
+        let within = Duration::from_millis(self.shared.settler.config.drain_timeout_ms);
+        let (hasten, deadline) = (Instant::now() + within / 2, Instant::now() + within);
+        self.buckets.values_mut().for_each(|bucket| bucket.entries.clear());
+        loop {
+            while let Some(bucket) = self.ready.pop_front() {
+                self.start_acts(bucket, None);
+            }
+            tokio::select! {
+                biased;
+                done = self.work.next() => match done {
+                    Some(done) => self.on_done(done),
+                    None => break,
+                },
+                () = tokio::time::sleep_until(deadline) => break,
+                () = tokio::time::sleep_until(hasten), if !self.hasten.is_cancelled() => self.hasten.cancel(),
+            }
         }
-        if !groups.is_empty() {
-            warn!(partition = self.id, groups = groups.len(), "drain took too long; their records will be read again");
+        self.give_up.cancel();
+        if !self.work.is_empty() {
+            warn!(partition = self.id, "drain took too long; records that are pending will be read again");
         }
         self.advance().await;
-        info!(partition = self.id, low_watermark = self.watermark.low(), "partition let go");
     }
 
     fn on_entries(&mut self, entries: Vec<LogEntry>) {
@@ -120,41 +200,378 @@ impl Partition {
             self.watermark.read(entry.offset);
             let recorded = entry.record.as_ref().map_or_else(|_| Timestamp::now(), |r| r.recorded);
             self.pending.insert(entry.offset, recorded);
-            let is_idle = !self.queues.contains_key(&bucket);
-            self.queues.entry(bucket).or_default().push_back(entry);
-            if is_idle {
-                self.ready.push_back(bucket);
-            }
+            self.buckets.entry(bucket).or_default().entries.push_back(entry);
+            self.wake(bucket);
         }
     }
 
-    /// Takes the next group of the bucket that waits longest. The queue stays, and with it the bucket's turn,
-    /// until the group is finished.
-    fn start_group(&mut self, permit: OwnedSemaphorePermit) -> BoxFuture<'static, Finished> {
-        let bucket = self.ready.pop_front().expect("a permit is taken only for a ready bucket");
-        let bounds = self.shared.settler.store.group_bounds();
-        let queue = self.queues.get_mut(&bucket).expect("a ready bucket has a queue");
-        let group = gather(queue, bounds);
-        let (shared, id, stop) = (self.shared.clone(), self.id, self.stop.clone());
-        Box::pin(async move {
-            let offsets = group.iter().map(|e| e.offset).collect();
-            let result = work_group(&shared, id, bucket, group, &stop).await;
+    /// Puts a bucket in line, if it has work and none of it is under way.
+    fn wake(&mut self, number: u32) {
+        let Some(bucket) = self.buckets.get_mut(&number) else { return };
+        let has_work = !bucket.entries.is_empty() || !bucket.acts.is_empty();
+        if !bucket.is_busy && has_work {
+            bucket.is_busy = true;
+            self.ready.push_back(number);
+        } else if !bucket.is_busy && !bucket.is_recording && bucket.out.is_empty() {
+            self.buckets.remove(&number);
+        }
+    }
+
+    /// Starts what the bucket that waits longest has to do: acts first, since they make room.
+    fn start_work(&mut self, permit: OwnedSemaphorePermit) {
+        let number = self.ready.pop_front().expect("a permit is taken only for a ready bucket");
+        let bucket = self.buckets.get_mut(&number).expect("a ready bucket is there");
+        if !bucket.acts.is_empty() {
+            return self.start_acts(number, Some(permit));
+        }
+        let entries = group::gather(&mut bucket.entries, self.shared.settler.store.group_bounds());
+        let (shared, id, stop) = (self.shared.clone(), self.id, self.give_up.clone());
+        self.work.push(Box::pin(async move {
+            let topic = shared.floors.log.topic.clone();
+            let at = move |offset: i64| position(&topic, id, offset);
+            let place = Place { settler: &shared.settler, epoch: shared.epoch, at: &at };
+            let result = group::work(place, number, entries, &stop).await;
             drop(permit);
-            Finished { bucket, offsets, result }
-        })
+            Done::Group { bucket: number, result }
+        }));
     }
 
-    fn on_finished(&mut self, finished: Finished) {
-        if finished.result == Ok(()) {
-            for offset in &finished.offsets {
-                self.watermark.done(*offset);
-                self.pending.remove(offset);
+    fn start_acts(&mut self, number: u32, permit: Option<OwnedSemaphorePermit>) {
+        let bounds = self.shared.settler.store.group_bounds();
+        let bucket = self.buckets.get_mut(&number).expect("a ready bucket is there");
+        let acts = gather_acts(&mut bucket.acts, bounds.events, bounds.bytes);
+        if acts.is_empty() {
+            bucket.is_busy = false;
+            return self.wake(number);
+        }
+        let (shared, stop) = (self.shared.clone(), self.give_up.clone());
+        self.work.push(Box::pin(async move {
+            let acting = Acting { settler: &shared.settler, writer: shared.writer };
+            let all: Vec<Act> = acts.iter().map(|(act, _)| act.clone()).collect();
+            let result = acting.work(number, &all, &stop).await;
+            drop(permit);
+            Done::Acts { bucket: number, acts, result }
+        }));
+    }
+
+    fn on_done(&mut self, done: Done) {
+        match done {
+            Done::Group { bucket, result } => {
+                self.idle(bucket);
+                result.into_iter().flatten().for_each(|decided| self.on_decided(bucket, decided));
+                self.record(bucket);
+            }
+            Done::Acts { bucket, acts, result } => {
+                self.idle(bucket);
+                if let Ok(standings) = result {
+                    acts.into_iter()
+                        .zip(standings)
+                        .for_each(|((act, ticket), standing)| self.on_act(act, ticket, standing));
+                }
+                self.record(bucket);
+            }
+            Done::Lane(sent) => self.on_sent(sent),
+            Done::Drain { waiter, result } => self.on_drained(waiter, result),
+            Done::Recorded { bucket, records, result } => self.on_recorded(bucket, records, result),
+            Done::Waiting(all) => all.into_iter().for_each(|waiting| self.on_waiting(waiting)),
+        }
+    }
+
+    fn idle(&mut self, number: u32) {
+        if let Some(bucket) = self.buckets.get_mut(&number) {
+            bucket.is_busy = false;
+        }
+        self.wake(number);
+    }
+
+    /// A record is decided: its effects go to their lanes.
+    fn on_decided(&mut self, bucket: u32, decided: Decided) {
+        let Decided { offset, act, forget, effect, arrival, letter, share } = decided;
+        let targets: Vec<usize> = match &effect {
+            None => Vec::new(),
+            Some((effect, _)) => {
+                let all = self.shared.settler.declarations.sinks_of(&effect.key);
+                all.iter().copied().filter(|i| self.shared.sinks()[*i].takes(effect.outcome)).collect()
+            }
+        };
+        let letters = letter.into_iter().collect();
+        let left = targets.len() + usize::from(act.is_some());
+        let open = Open { bucket, offset, arrival, letters, forget, left, _share: share };
+        if left == 0 {
+            return self.buckets.entry(bucket).or_default().out.push(open);
+        }
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        self.open.insert(ticket, open);
+        if let Some(act) = act {
+            self.act_for(act, Some(ticket));
+        }
+        let Some((effect, waiting)) = effect else { return };
+        if effect.resent {
+            self.shared.settler.metrics.resends.inc_by(targets.len() as u64);
+        }
+        for sink in targets {
+            self.dispatch(sink, Pending { ticket, effect: effect.clone() }, &waiting);
+        }
+    }
+
+    /// An effect never passes one of its object that waits: neither in memory, nor in the store.
+    fn dispatch(&mut self, index: usize, pending: Pending, waiting: &Waiting) {
+        let sink = self.shared.sinks()[index].clone();
+        sink.add_pending(pending.effect.value().len());
+        let waiter: Waiter = (pending.effect.key.clone(), index);
+        let must_wait = waiting.has(&sink.name) || self.waiters.has(&waiter);
+        if let Some(lane) = self.lanes.0.get_mut(&waiter) {
+            lane.next.push(pending);
+            return;
+        }
+        let is_full = sink.pending() > self.shared.settler.config.budget_bytes / 4;
+        let reason = match (must_wait, sink.gate.is_closed(), is_full) {
+            (true, ..) => Some("earlier effects of the object wait"),
+            (_, false, _) => Some("the sink is away"),
+            (_, _, true) => Some("the sink is behind"),
+            _ => None,
+        };
+        self.lanes.0.insert(waiter.clone(), Lane { next: vec![pending], is_deferring: reason.is_some() });
+        match reason {
+            Some(reason) => self.defer_lane(waiter, Vec::new(), reason.to_owned(), false),
+            None => self.send_lane(waiter),
+        }
+    }
+
+    fn send_lane(&mut self, waiter: Waiter) {
+        let sink = self.shared.sinks()[waiter.1].clone();
+        let lane = self.lanes.0.get_mut(&waiter).expect("a lane is sent while it is there");
+        let effects = std::mem::take(&mut lane.next);
+        let hasten = self.hasten.clone();
+        self.work.push(Box::pin(async move { Done::Lane(lane::send(sink, waiter, effects, hasten).await) }));
+    }
+
+    fn on_sent(&mut self, sent: Sent) {
+        let Sent { waiter, mut effects, taken, fault, attempted } = sent;
+        let sink = self.shared.sinks()[waiter.1].clone();
+        let left = effects.split_off(taken);
+        self.shared.settler.metrics.count_pending(&sink.name, &effects);
+        effects.into_iter().for_each(|pending| self.got_out(&sink, pending));
+        match fault {
+            None => self.go_on(waiter, left),
+            Some(Fault::Unavailable { reason, .. }) => {
+                warn!(sink = sink.name, object = %waiter.0, reason, effects = left.len(), "effects wait");
+                self.shared.settler.metrics.sink_errors.inc();
+                self.keep(waiter, left, attempted, reason, false);
+            }
+            Some(Fault::Refused { reason }) if sink.policy.refused.parks(left[0].effect.mode) => {
+                warn!(sink = sink.name, object = %waiter.0, reason, "refused: the object is parked for this sink");
+                self.keep(waiter, left, 1, reason, true);
+            }
+            Some(Fault::Refused { reason }) => {
+                let mut left = left.into_iter();
+                let refused = left.next().expect("a refused effect is left");
+                self.bury(&sink, refused, reason);
+                self.go_on(waiter, left.collect());
             }
         }
-        match self.queues.get(&finished.bucket) {
-            Some(queue) if !queue.is_empty() => self.ready.push_back(finished.bucket),
-            _ => drop(self.queues.remove(&finished.bucket)),
+    }
+
+    /// A lane sends on, or is over.
+    fn go_on(&mut self, waiter: Waiter, left: Vec<Pending>) {
+        let lane = self.lanes.0.get_mut(&waiter).expect("a lane that was sent is there");
+        lane.next.splice(0..0, left);
+        if lane.next.is_empty() {
+            self.lanes.0.remove(&waiter);
+        } else {
+            self.send_lane(waiter);
         }
+    }
+
+    /// A dead effect: committed, and refused by its sink.
+    fn bury(&mut self, sink: &NamedSink, refused: Pending, reason: String) {
+        let Effect { key, record, .. } = &refused.effect;
+        warn!(sink = sink.name, idempotency_key = refused.effect.idempotency_key(), reason, "dead effect");
+        self.shared.settler.metrics.dead_effects.inc();
+        let letter = refused_letter(record, key, &sink.name, reason);
+        if let Some(open) = self.open.get_mut(&refused.ticket) {
+            open.letters.push(letter);
+        }
+        self.got_out(sink, refused);
+    }
+
+    /// What a lane has left goes to the store, and all that comes meanwhile behind it.
+    fn keep(&mut self, waiter: Waiter, left: Vec<Pending>, attempted: usize, cause: String, parks: bool) {
+        let waits = Sent::left(&left, attempted);
+        let lane = self.lanes.0.get_mut(&waiter).expect("a lane that was sent is there");
+        lane.is_deferring = true;
+        lane.next.splice(0..0, left);
+        self.defer_lane(waiter, waits, cause, parks);
+    }
+
+    /// `first`: what is known of the first effects of the lane; the others were not tried.
+    fn defer_lane(&mut self, waiter: Waiter, first: Vec<Waits>, cause: String, parks: bool) {
+        let lane = &self.lanes.0[&waiter];
+        let mut effects = first;
+        effects.extend(Sent::left(&lane.next[effects.len()..], 0));
+        let (key, sink) = waiter;
+        self.act(Act { key, sink, what: What::Defer { effects, cause, parks } });
+    }
+
+    fn act(&mut self, act: Act) {
+        self.act_for(act, None);
+    }
+
+    /// `ticket`: the operator's record that asks for it.
+    fn act_for(&mut self, act: Act, ticket: Option<Ticket>) {
+        let bucket = self.shared.bucket(&act.key);
+        self.buckets.entry(bucket).or_default().acts.push_back((act, ticket));
+        self.wake(bucket);
+    }
+
+    fn on_act(&mut self, act: Act, ticket: Option<Ticket>, standing: Standing) {
+        if let Some(ticket) = ticket {
+            self.on_asked(act, standing);
+            return self.settle_ticket(ticket);
+        }
+        let waiter: Waiter = (act.key, act.sink);
+        let sink = self.shared.sinks()[waiter.1].clone();
+        match act.what {
+            What::Defer { effects, .. } => {
+                let delay = Duration::from_millis(sink.policy.retry_min_ms);
+                match standing {
+                    Standing::Parked => self.waiters.park(waiter.clone()),
+                    _ => self.waiters.add(waiter.clone(), false, delay),
+                }
+                let lane = self.lanes.0.get_mut(&waiter).expect("a lane is there while it defers");
+                let kept: Vec<_> = lane.next.drain(..effects.len()).collect();
+                kept.into_iter().for_each(|pending| self.got_out(&sink, pending));
+                if self.lanes.0[&waiter].next.is_empty() {
+                    self.lanes.0.remove(&waiter);
+                } else {
+                    self.defer_lane(waiter, Vec::new(), "earlier effects of the object wait".to_owned(), false);
+                }
+            }
+            What::Drained { cause, .. } => match standing {
+                Standing::Clear => self.waiters.remove(&waiter),
+                Standing::Parked => self.waiters.park(waiter),
+                Standing::Waits => {
+                    let tried = self.waiters.tried(&waiter);
+                    self.waiters.again(waiter, tried, cause.is_some(), &sink);
+                    self.start_drains();
+                }
+            },
+            What::Release { .. } => {}
+        }
+    }
+
+    /// An operator's act is done.
+    fn on_asked(&mut self, act: Act, standing: Standing) {
+        let waiter: Waiter = (act.key, act.sink);
+        match (standing, act.what) {
+            (Standing::Clear, _) => self.waiters.remove(&waiter),
+            (Standing::Parked, _) => self.waiters.park(waiter),
+            (Standing::Waits, What::Release { .. }) => self.waiters.release(waiter),
+            (Standing::Waits, _) => self.waiters.add(waiter, false, Duration::ZERO),
+        }
+    }
+
+    /// A sink has the effect, or the store keeps it for one.
+    fn got_out(&mut self, sink: &NamedSink, pending: Pending) {
+        sink.sub_pending(pending.effect.value().len());
+        self.settle_ticket(pending.ticket);
+    }
+
+    /// One thing less that a record waits for.
+    fn settle_ticket(&mut self, ticket: Ticket) {
+        let Some(open) = self.open.get_mut(&ticket) else { return };
+        open.left -= 1;
+        if open.left == 0 {
+            let open = self.open.remove(&ticket).expect("it was just seen");
+            let bucket = open.bucket;
+            self.buckets.entry(bucket).or_default().out.push(open);
+            self.record(bucket);
+        }
+    }
+
+    /// Writes the arrivals of what is out, a write at a time: what comes meanwhile goes into the next.
+    fn record(&mut self, number: u32) {
+        let Some(bucket) = self.buckets.get_mut(&number) else { return };
+        if bucket.is_recording || bucket.out.is_empty() {
+            return;
+        }
+        let count = bucket.out.len().min(RECORD_MAX);
+        let mut records: Vec<Open> = bucket.out.drain(..count).collect();
+        bucket.is_recording = true;
+        let (shared, stop) = (self.shared.clone(), self.give_up.clone());
+        self.work.push(Box::pin(async move {
+            let result = record(&shared, number, &mut records, &stop).await;
+            Done::Recorded { bucket: number, records, result }
+        }));
+    }
+
+    fn on_recorded(&mut self, number: u32, records: Vec<Open>, result: Result<(), GivenUp>) {
+        if result.is_ok() {
+            for record in &records {
+                self.watermark.done(record.offset);
+                self.pending.remove(&record.offset);
+                record.arrival.iter().for_each(|arrival| count(&self.shared, arrival));
+            }
+        }
+        if let Some(bucket) = self.buckets.get_mut(&number) {
+            bucket.is_recording = false;
+        }
+        self.record(number);
+        self.wake(number);
+    }
+
+    /// Reads which objects of this partition wait.
+    fn find_waiting(&mut self) {
+        let (shared, id, stop) = (self.shared.clone(), self.id, self.give_up.clone());
+        self.work.push(Box::pin(async move { Done::Waiting(waiting(&shared, id, &stop).await) }));
+    }
+
+    fn on_waiting(&mut self, waiting: WaitingSink) {
+        let Some(index) = self.shared.sinks().iter().position(|sink| sink.name == waiting.sink) else {
+            warn!(sink = waiting.sink, object = %waiting.key, "effects wait for a sink that is not configured any more");
+            return;
+        };
+        self.waiters.add((waiting.key, index), waiting.is_parked, Duration::ZERO);
+    }
+
+    fn start_drains(&mut self) {
+        if self.stop.is_cancelled() {
+            return;
+        }
+        for (waiter, tried) in self.waiters.start_due(self.shared.settler.declarations.sinks(), DRAINS_MAX) {
+            let (shared, stop) = (self.shared.clone(), self.hasten.clone());
+            self.work.push(Box::pin(async move {
+                let drain = Drain {
+                    settler: &shared.settler,
+                    log: shared.log.as_ref(),
+                    bucket: shared.bucket(&waiter.0),
+                    key: &waiter.0,
+                    sink: &shared.sinks()[waiter.1],
+                    writer: shared.writer,
+                    epoch: shared.epoch,
+                    stop: &stop,
+                };
+                let result = drain.work(tried).await;
+                Done::Drain { waiter, result }
+            }));
+        }
+    }
+
+    fn on_drained(&mut self, waiter: Waiter, result: Result<Drained, GivenUp>) {
+        let Ok(Drained { revs, cause, tried, is_held }) = result else { return };
+        let sink = self.shared.sinks()[waiter.1].clone();
+        let parks = cause.as_ref().is_some_and(|cause| cause.parks);
+        self.waiters.tried_to(&waiter, tried);
+        if is_held || (revs.is_empty() && cause.is_some() && !parks) {
+            if let Some(Cause { reason, .. }) = &cause {
+                debug!(sink = sink.name, object = %waiter.0, reason, "waiting effects were not taken");
+                self.shared.settler.metrics.sink_errors.inc();
+            }
+            return self.waiters.again(waiter, tried, cause.is_some(), &sink);
+        }
+        let (key, sink) = waiter;
+        self.act(Act { key, sink, what: What::Drained { revs, cause } });
     }
 
     /// Writes the low watermark: to the store first, since the store's word counts.
@@ -163,6 +580,8 @@ impl Partition {
             self.pending.values().next().map_or(0, |at| Timestamp::now().as_millisecond() - at.as_millisecond());
         let labels = PartitionLabels { partition: self.id };
         self.shared.settler.metrics.oldest_pending_ms.get_or_create(&labels).set(oldest);
+        self.shared.settler.metrics.waiting.get_or_create(&labels).set(self.waiters.count() as i64);
+        self.shared.settler.metrics.parked.get_or_create(&labels).set(self.waiters.parked() as i64);
         let low = self.watermark.low();
         if low == self.advanced {
             return;
@@ -182,218 +601,84 @@ async fn next_permit(in_flight: Arc<Semaphore>) -> OwnedSemaphorePermit {
     in_flight.acquire_owned().await.expect("the semaphore is never closed")
 }
 
-fn entry_key(entry: &LogEntry) -> String {
-    match &entry.record {
-        Ok(record) => record.key.to_string(),
-        Err(foreign) => foreign.key.clone(),
-    }
-}
-
-/// Takes records off the front of a bucket's queue, in order, up to a group's bounds; at least one.
-fn gather(queue: &mut VecDeque<LogEntry>, bounds: GroupBounds) -> Vec<LogEntry> {
-    let mut group: Vec<LogEntry> = Vec::new();
-    let mut keys: HashSet<String> = HashSet::new();
-    let mut bytes = 0;
-    while let Some(entry) = queue.front() {
-        let key = entry_key(entry);
-        let is_new = !keys.contains(&key);
-        bytes += entry.record.as_ref().map_or(0, Record::size);
-        let is_full = group.len() >= bounds.events || (is_new && keys.len() >= bounds.objects) || bytes > bounds.bytes;
-        if is_full && !group.is_empty() {
+/// Takes acts off the front, up to the bounds, at most one for each object and sink: an act sees what the one
+/// before it has left in the store.
+fn gather_acts(
+    queue: &mut VecDeque<(Act, Option<Ticket>)>,
+    events_max: usize,
+    bytes_max: usize,
+) -> Vec<(Act, Option<Ticket>)> {
+    let mut seen: HashSet<Waiter> = HashSet::new();
+    let (mut acts, mut events, mut bytes) = (Vec::new(), 0, 0);
+    while let Some((act, _)) = queue.front() {
+        let (count, size) = act.size();
+        let is_full = !acts.is_empty() && (events + count > events_max || bytes + size > bytes_max);
+        if is_full || !seen.insert((act.key.clone(), act.sink)) {
             break;
         }
-        if is_new {
-            keys.insert(key);
-        }
-        group.push(queue.pop_front().expect("the front was just seen"));
+        (events, bytes) = (events + count, bytes + size);
+        acts.extend(queue.pop_front());
     }
-    group
+    acts
 }
 
-/// One record that was decided.
-struct Decided {
-    key: ObjectKey,
-    record: Record,
-    offset: i64,
-    verdict: Verdict,
-}
-
-/// A group, sorted into the lanes of its objects; what has no object is a dead letter at once.
-#[derive(Default)]
-struct Sorted {
-    lanes: Vec<Lane>,
-    /// Of each lane's entries.
-    offsets: Vec<Vec<i64>>,
-    dead: Vec<DeadLetter>,
-    arrivals: Vec<Arrival>,
-    /// The group's place in the byte budget.
-    shares: Vec<Share>,
-}
-
-fn sort_out(shared: &Shared, group: Vec<LogEntry>, at: impl Fn(i64) -> String) -> Sorted {
-    let mut sorted = Sorted::default();
-    let mut lane_of: HashMap<ObjectKey, usize> = HashMap::new();
-    for LogEntry { offset, record, share } in group {
-        sorted.shares.push(share);
-        match record {
-            Ok(record) => match record.key.clone() {
-                RecordKey::Object(key) => {
-                    let candidate = shared.settler.declarations.interpret(&record, at(offset));
-                    let lane = *lane_of.entry(key.clone()).or_insert_with(|| {
-                        sorted.lanes.push(Lane { key, entries: Vec::new() });
-                        sorted.offsets.push(Vec::new());
-                        sorted.lanes.len() - 1
-                    });
-                    sorted.lanes[lane].entries.push(Entry { record, candidate });
-                    sorted.offsets[lane].push(offset);
-                }
-                // Its items are records of their own.
-                RecordKey::Evidence { .. } if record.kind == RecordKind::Evidence => {}
-                RecordKey::Unroutable { .. } | RecordKey::Evidence { .. } => {
-                    let (cause, detail) = match &record.problem {
-                        Some(problem) => ("unroutable", problem.clone()),
-                        None => ("unsupported_kind", format!("kind {} is of a newer version", record.kind.as_str())),
-                    };
-                    let letter = dead_letter(&record, "", cause, detail, at(offset));
-                    sorted.arrivals.push(arrival_of_letter(&letter, shared));
-                    sorted.dead.push(letter);
-                }
-            },
-            Err(foreign) => sorted.dead.push(foreign_letter(foreign, at(offset), offset)),
-        }
-    }
-    sorted
-}
-
-/// The way of one group. Whatever stops it before its end leaves its offsets pending: all is read again.
-async fn work_group(
-    shared: &Shared,
-    partition: i32,
-    bucket: u32,
-    group: Vec<LogEntry>,
-    stop: &CancellationToken,
-) -> Result<(), GivenUp> {
-    let topic = &shared.floors.log.topic;
-    let at = |offset: i64| position(topic, partition, offset);
-    let Sorted { lanes, offsets, mut dead, mut arrivals, shares } = sort_out(shared, group, at);
-    let verdicts = shared.settler.settle(bucket, &lanes, stop).await?;
-    let decided: Vec<Decided> = lanes
-        .into_iter()
-        .zip(offsets)
-        .zip(verdicts)
-        .flat_map(|((lane, offsets), verdicts)| {
-            let key = lane.key;
-            let entries = lane.entries.into_iter().zip(offsets).zip(verdicts);
-            entries.map(move |((entry, offset), verdict)| Decided {
-                key: key.clone(),
-                record: entry.record,
-                offset,
-                verdict,
-            })
-        })
-        .collect();
-    emit(shared, &decided, stop).await?;
-    for one in &decided {
-        if let Verdict::Dead(cause) = &one.verdict {
-            let letter = dead_letter(&one.record, &one.key.object, cause.cause, cause.detail.clone(), at(one.offset));
-            warn!(
-                idempotency_key = idempotency_key(&one.key, &letter.event_row),
-                cause = cause.cause,
-                detail = cause.detail,
-                "dead letter"
-            );
-            dead.push(letter);
-        }
-        arrivals.extend(arrival(shared, one, at(one.offset)));
-    }
-    record(shared, bucket, &arrivals, &dead, stop).await?;
-    for arrival in &arrivals {
-        count(shared, arrival);
-    }
-    drop(shares);
-    Ok(())
-}
-
-/// Sends the group's effects, object by object in order, to each sink, until it has taken them.
-async fn emit(shared: &Shared, decided: &[Decided], stop: &CancellationToken) -> Result<(), GivenUp> {
-    let effects: Vec<Effect> = decided.iter().filter_map(|one| effect(one, shared.epoch)).collect();
-    if effects.is_empty() {
-        return Ok(());
-    }
-    let resent = effects.iter().filter(|e| e.resent).count();
-    shared.settler.metrics.resends.inc_by(resent as u64);
-    for sink in &shared.sinks {
-        let mut backoff = Backoff::new(&shared.settler.config);
-        while let Err(error) = sink.emit(&effects).await {
-            warn!(%error, effects = effects.len(), "sink did not take the effects, trying again");
-            shared.settler.metrics.sink_errors.inc();
-            backoff.wait(stop).await?;
-        }
-    }
-    Ok(())
-}
-
-fn effect(one: &Decided, epoch: u64) -> Option<Effect> {
-    let (rev, outcome, resent) = match one.verdict {
-        Verdict::Apply { rev } => (rev, Outcome::Applied, false),
-        Verdict::Resend { rev, outcome } => (rev, outcome, true),
-        Verdict::Done | Verdict::Duplicate | Verdict::Stale | Verdict::Dead(_) => return None,
-    };
-    Some(Effect {
-        key: one.key.clone(),
-        event_id: one.record.event_id.clone(),
-        event_row: one.record.event_row(),
-        event_type: one.record.event_type.clone(),
-        version: one.record.version.clone(),
-        outcome,
-        epoch,
-        rev,
-        resent,
-        recorded: one.record.recorded,
-        value: one.record.value.clone(),
-    })
-}
-
-/// What the ledger says of one record; nothing where it said so before.
-fn arrival(shared: &Shared, one: &Decided, position: String) -> Option<Arrival> {
-    let (outcome, detail) = match &one.verdict {
-        Verdict::Apply { .. } => (Outcome::Applied, None),
-        Verdict::Resend { outcome, .. } => (*outcome, None),
-        Verdict::Duplicate => (Outcome::Duplicate, None),
-        Verdict::Stale => (Outcome::Stale, None),
-        Verdict::Dead(cause) => (Outcome::Dead, Some(format!("{}: {}", cause.cause, cause.detail))),
-        Verdict::Done => return None,
-    };
-    let row = ArrivalRow {
-        event_row: one.record.event_row(),
-        event_id: one.record.event_id.clone(),
-        record: one.record.id,
-        outcome,
-        detail,
-        position,
-        recorded_ms: one.record.recorded.as_millisecond(),
-        done_ms: Timestamp::now().as_millisecond(),
-    };
-    debug!(idempotency_key = idempotency_key(&one.key, &row.event_row), outcome = outcome.as_str(), record = %row.record, "done");
-    Some(Arrival {
-        ttl_s: shared.settler.declarations.dedupe_window_s(&one.key.tenant, &one.key.source),
-        key: one.key.clone(),
-        row,
-    })
-}
-
-async fn record(
-    shared: &Shared,
-    bucket: u32,
-    arrivals: &[Arrival],
-    dead: &[DeadLetter],
-    stop: &CancellationToken,
-) -> Result<(), GivenUp> {
-    if arrivals.is_empty() && dead.is_empty() {
-        return Ok(());
-    }
+/// What waits in the buckets of a partition. A store that is away is asked again.
+async fn waiting(shared: &Shared, id: i32, stop: &CancellationToken) -> Vec<WaitingSink> {
     let mut backoff = Backoff::new(&shared.settler.config);
-    while let Err(error) = shared.settler.store.record(bucket, arrivals, dead).await {
+    loop {
+        let partitions = match shared.log.extents().await {
+            Ok(extents) => extents.len().max(1) as u32,
+            Err(error) => {
+                warn!(partition = id, %error, "the partitions cannot be counted, trying again");
+                if backoff.wait(stop).await.is_err() {
+                    return Vec::new();
+                }
+                continue;
+            }
+        };
+        match waiting_in(shared, id as u32, partitions).await {
+            Ok(found) => return found,
+            Err(error) => warn!(partition = id, %error, "what waits cannot be read, trying again"),
+        }
+        if backoff.wait(stop).await.is_err() {
+            return Vec::new();
+        }
+    }
+}
+
+async fn waiting_in(shared: &Shared, id: u32, partitions: u32) -> Result<Vec<WaitingSink>, StoreError> {
+    const READS: usize = 16;
+    let buckets = shared.settler.store.buckets();
+    // A bucket and a partition are one hash, so where one count divides the other a bucket lies within a partition.
+    let is_own = |bucket: &u32| !buckets.is_multiple_of(partitions) || bucket % partitions == id;
+    let reads: Vec<_> = (0..buckets).filter(is_own).map(|bucket| shared.settler.store.waiting(bucket)).collect();
+    let mut found = Vec::new();
+    let mut reads = futures::stream::iter(reads).buffer_unordered(READS);
+    while let Some(rows) = reads.next().await {
+        let rows = rows?.into_iter();
+        found.extend(rows.filter(|w| bucket_of(w.key.to_string().as_bytes(), partitions) == id));
+    }
+    Ok(found)
+}
+
+/// Writes arrivals and dead letters, until the store has them.
+async fn record(shared: &Shared, bucket: u32, records: &mut [Open], stop: &CancellationToken) -> Result<(), GivenUp> {
+    let now_ms = Timestamp::now().as_millisecond();
+    records.iter_mut().flat_map(|r| &mut r.arrival).for_each(|arrival| arrival.row.done_ms = now_ms);
+    let arrivals: Vec<Arrival> = records.iter().filter_map(|r| r.arrival.clone()).collect();
+    let letters: Vec<DeadLetter> = records.iter().flat_map(|r| r.letters.iter().cloned()).collect();
+    let gone: Vec<LetterKey> = records.iter().filter_map(|r| r.forget.clone()).collect();
+    let write = async || {
+        for letter in &gone {
+            shared.settler.store.forget(bucket, letter).await?;
+        }
+        if !arrivals.is_empty() || !letters.is_empty() {
+            shared.settler.store.record(bucket, &arrivals, &letters).await?;
+        }
+        Ok::<_, StoreError>(())
+    };
+    let mut backoff = Backoff::new(&shared.settler.config);
+    while let Err(error) = write().await {
         warn!(bucket, %error, "arrivals not recorded, trying again");
         shared.settler.metrics.store_errors.inc();
         backoff.wait(stop).await?;
@@ -405,62 +690,4 @@ fn count(shared: &Shared, arrival: &Arrival) {
     let (tenant, source) = (arrival.key.tenant.clone(), arrival.key.source.clone());
     let labels = OutcomeLabels { tenant, source, outcome: arrival.row.outcome.as_str() };
     shared.settler.metrics.outcomes.get_or_create(&labels).inc();
-}
-
-fn dead_letter(record: &Record, object: &str, cause: &str, detail: String, position: String) -> DeadLetter {
-    DeadLetter {
-        tenant: record.key.tenant().to_owned(),
-        source: record.key.source().to_owned(),
-        object: object.to_owned(),
-        event_row: record.event_row(),
-        event_id: record.event_id.clone(),
-        event_type: record.event_type.clone(),
-        record: record.id,
-        cause: cause.to_owned(),
-        detail,
-        position,
-        recorded_ms: record.recorded.as_millisecond(),
-        dead_ms: Timestamp::now().as_millisecond(),
-        headers: encode(record),
-        value: record.value.clone(),
-    }
-}
-
-fn arrival_of_letter(letter: &DeadLetter, shared: &Shared) -> Arrival {
-    Arrival {
-        key: ObjectKey::new(&letter.tenant, &letter.source, &letter.object),
-        row: ArrivalRow {
-            event_row: letter.event_row.clone(),
-            event_id: letter.event_id.clone(),
-            record: letter.record,
-            outcome: Outcome::Dead,
-            detail: Some(format!("{}: {}", letter.cause, letter.detail)),
-            position: letter.position.clone(),
-            recorded_ms: letter.recorded_ms,
-            done_ms: letter.dead_ms,
-        },
-        ttl_s: shared.settler.declarations.dedupe_window_s(&letter.tenant, &letter.source),
-    }
-}
-
-/// What someone else wrote into the topic. Its position names it: it has no id of ours.
-fn foreign_letter(foreign: ForeignRecord, position: String, offset: i64) -> DeadLetter {
-    warn!(position, error = %foreign.error, "not a record of ours: kept as a dead letter");
-    let now_ms = Timestamp::now().as_millisecond();
-    DeadLetter {
-        tenant: String::new(),
-        source: String::new(),
-        object: String::new(),
-        event_row: position.clone(),
-        event_id: position.clone(),
-        event_type: "unknown".to_owned(),
-        record: RecordId { request: Uuid::nil(), item: offset as u32 },
-        cause: "foreign".to_owned(),
-        detail: format!("key {:?}: {}", foreign.key, foreign.error),
-        position,
-        recorded_ms: now_ms,
-        dead_ms: now_ms,
-        headers: foreign.headers,
-        value: foreign.value,
-    }
 }

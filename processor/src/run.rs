@@ -10,6 +10,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
+use uuid::Uuid;
 
 use crate::budget::Budget;
 use crate::candidate::Declarations;
@@ -19,7 +20,7 @@ use crate::log::{Floors, Log, LogEntry, LogEvent};
 use crate::metrics::ProcessorMetrics;
 use crate::partition::{Partition, Shared};
 use crate::settle::Settler;
-use crate::sink::Sink;
+use crate::sink::NamedSink;
 use crate::store::Store;
 
 /// How often what has outlived its time is removed.
@@ -31,7 +32,7 @@ pub struct Processor {
     pub log: Arc<dyn Log>,
     pub store: Arc<dyn Store>,
     pub sources: Vec<Source>,
-    pub sinks: Vec<Arc<dyn Sink>>,
+    pub sinks: Vec<NamedSink>,
     pub metrics: ProcessorMetrics,
 }
 
@@ -104,9 +105,10 @@ impl Processor {
         let floors =
             Floors { store: self.store.clone(), generation: FIRST_GENERATION.to_owned(), log: self.log.identity() };
         let in_flight = Arc::new(Semaphore::new(self.config.groups_in_flight_max));
-        let declarations = Arc::new(Declarations::new(&self.sources));
+        let sinks = self.sinks.into_iter().map(Arc::new).collect();
+        let declarations = Arc::new(Declarations::new(&self.sources, sinks));
         let settler = Settler { store: self.store, declarations, config: self.config, metrics: self.metrics };
-        Shared { settler, log: self.log, floors, sinks: self.sinks, epoch: FIRST_EPOCH, in_flight }
+        Shared { settler, log: self.log, floors, epoch: FIRST_EPOCH, writer: Uuid::new_v4(), in_flight }
     }
 }
 

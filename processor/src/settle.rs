@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use seriatim_schemas::key::ObjectKey;
 use seriatim_schemas::record::Record;
+use seriatim_schemas::row::Waiting;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use uuid::Uuid;
@@ -19,7 +20,7 @@ use crate::config::ProcessorConfig;
 use crate::decide::{Decisions, Verdict, View, decide};
 use crate::error::StoreError;
 use crate::metrics::ProcessorMetrics;
-use crate::store::{Committed, Freshness, ObjectBatch, ObjectQuery, Store};
+use crate::store::{Beside, Committed, Freshness, ObjectBatch, ObjectQuery, Store};
 
 /// Refusals of a whole group before its objects are committed one by one.
 const REFUSALS_OF_A_GROUP_MAX: u32 = 3;
@@ -44,18 +45,21 @@ pub struct Settler {
     pub metrics: ProcessorMetrics,
 }
 
+/// What became of one lane.
+#[derive(Debug, Clone)]
+pub struct Settled {
+    pub verdicts: Vec<Verdict>,
+    /// The sinks that the object waited for when it was decided.
+    pub waiting: Waiting,
+}
+
 /// The group was given up: its partition is another's now, or the process stops.
 #[derive(Debug, PartialEq, Eq)]
 pub struct GivenUp;
 
 impl Settler {
     /// The verdicts on all entries, lane by lane, all committed.
-    pub async fn settle(
-        &self,
-        bucket: u32,
-        lanes: &[Lane],
-        stop: &CancellationToken,
-    ) -> Result<Vec<Vec<Verdict>>, GivenUp> {
+    pub async fn settle(&self, bucket: u32, lanes: &[Lane], stop: &CancellationToken) -> Result<Vec<Settled>, GivenUp> {
         let attempt = Uuid::new_v4();
         let mut freshness = Freshness::Quorum;
         let mut refusals = 0;
@@ -75,7 +79,7 @@ impl Settler {
                 lanes.iter().zip(&views).map(|(lane, view)| decide_lane(lane, view, attempt, now_ms)).collect();
             let batches = self.batches(lanes, &views, &decisions);
             if batches.is_empty() {
-                return Ok(decisions.into_iter().map(|d| d.verdicts).collect());
+                return Ok(settled(&views, decisions));
             }
             if batches.len() > 1
                 && batches.iter().map(ObjectBatch::size).sum::<usize>() > self.store.group_bounds().bytes
@@ -84,7 +88,7 @@ impl Settler {
             }
             self.metrics.rounds.inc();
             match self.store.commit(bucket, &batches).await {
-                Ok(Committed::Applied) => return Ok(decisions.into_iter().map(|d| d.verdicts).collect()),
+                Ok(Committed::Applied) => return Ok(settled(&views, decisions)),
                 Ok(Committed::Refused) => {
                     self.metrics.refusals.inc();
                     refusals += 1;
@@ -116,7 +120,7 @@ impl Settler {
         bucket: u32,
         lanes: &[Lane],
         stop: &CancellationToken,
-    ) -> Result<Vec<Vec<Verdict>>, GivenUp> {
+    ) -> Result<Vec<Settled>, GivenUp> {
         let mut all = Vec::with_capacity(lanes.len());
         for lane in lanes {
             all.extend(Box::pin(self.settle(bucket, std::slice::from_ref(lane), stop)).await?);
@@ -131,18 +135,21 @@ impl Settler {
         lanes: &[Lane],
         stop: &CancellationToken,
         reason: String,
-    ) -> Result<Vec<Vec<Verdict>>, GivenUp> {
+    ) -> Result<Vec<Settled>, GivenUp> {
         let [lane] = lanes else { return self.settle_one_by_one(bucket, lanes, stop).await };
         if let [_] = lane.entries.as_slice() {
             info!(key = %lane.key, reason, "the store refuses this event for good");
-            return Ok(vec![vec![Verdict::Dead(Cause { cause: "store_refused", detail: reason })]]);
+            let verdicts = vec![Verdict::Dead(Cause { cause: "store_refused", detail: reason })];
+            return Ok(vec![Settled { verdicts, waiting: Waiting::default() }]);
         }
-        let mut verdicts = Vec::with_capacity(lane.entries.len());
+        let mut all = Settled { verdicts: Vec::with_capacity(lane.entries.len()), waiting: Waiting::default() };
         for entry in &lane.entries {
             let alone = Lane { key: lane.key.clone(), entries: vec![entry.clone()] };
-            verdicts.extend(Box::pin(self.settle(bucket, &[alone], stop)).await?.remove(0));
+            let one = Box::pin(self.settle(bucket, &[alone], stop)).await?.remove(0);
+            all.verdicts.extend(one.verdicts);
+            all.waiting.0.extend(one.waiting.0);
         }
-        Ok(vec![verdicts])
+        Ok(vec![all])
     }
 
     async fn read(&self, bucket: u32, lanes: &[Lane], freshness: Freshness) -> Result<Vec<View>, StoreError> {
@@ -182,10 +189,16 @@ impl Settler {
                 state: decisions.state_from.map(|index| self.declarations.state(&lane.entries[index].record)),
                 rows: decisions.rows.clone(),
                 rows_ttl_s: self.declarations.dedupe_window_s(&key.tenant, &key.source),
+                beside: Beside { changes_order: decisions.resets_order, ..Beside::default() },
             })
         };
         lanes.iter().zip(views).zip(decisions).filter_map(batch).collect()
     }
+}
+
+fn settled(views: &[View], decisions: Vec<Decisions>) -> Vec<Settled> {
+    let waiting = |view: &View| view.head.as_ref().map(|h| h.waiting.clone()).unwrap_or_default();
+    decisions.into_iter().zip(views).map(|(d, view)| Settled { verdicts: d.verdicts, waiting: waiting(view) }).collect()
 }
 
 fn decide_lane(lane: &Lane, view: &View, attempt: Uuid, now_ms: i64) -> Decisions {

@@ -9,7 +9,7 @@ pub mod sqlite;
 use async_trait::async_trait;
 use seriatim_schemas::id::RecordId;
 use seriatim_schemas::key::ObjectKey;
-use seriatim_schemas::row::{ArrivalRow, DeadLetter, EventRow, Head, State};
+use seriatim_schemas::row::{ArrivalRow, BacklogRow, DeadLetter, EventRow, Head, State, WaitingEffect, WaitingSink};
 
 use crate::decide::View;
 use crate::error::StoreError;
@@ -35,13 +35,56 @@ pub struct ObjectBatch {
     pub rows: Vec<EventRow>,
     /// How long the rows live, in seconds.
     pub rows_ttl_s: u64,
+    pub beside: Beside,
+}
+
+/// What a batch changes beside the decision: it holds because the head's turn does.
+#[derive(Debug, Clone, Default)]
+pub struct Beside {
+    /// The snapshot's order key and version differ, though the state does not.
+    pub changes_order: bool,
+    /// The head's waiting sinks, fold or parking differ from what was read.
+    pub changes_waiting: bool,
+    pub changes_fold: bool,
+    pub changes_parked: bool,
+    pub put: Vec<SideRow>,
+    pub delete: Vec<SideKey>,
+}
+
+/// A row that lives as long as something waits.
+#[derive(Debug, Clone, PartialEq)]
+pub enum SideRow {
+    Waiting(WaitingSink),
+    Effect(WaitingEffect),
+    Backlog(BacklogRow),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SideKey {
+    Waiting { sink: String },
+    Effect { sink: String, rev: i64 },
+    Backlog { number: u64 },
 }
 
 impl ObjectBatch {
     /// Roughly the bytes of its values.
     pub fn size(&self) -> usize {
         const ROW: usize = 300;
-        self.state.as_ref().map_or(0, |s| s.0.len()) + ROW * (1 + self.rows.len())
+        let beside = self.beside.put.iter().map(SideRow::size).sum::<usize>() + ROW * self.beside.delete.len();
+        let fold = self.head.fold.as_ref().filter(|_| self.beside.changes_fold).map_or(0, |f| f.len());
+        self.state.as_ref().map_or(0, |s| s.0.len()) + fold + beside + ROW * (1 + self.rows.len())
+    }
+}
+
+impl SideRow {
+    /// Roughly the bytes of its values.
+    pub fn size(&self) -> usize {
+        const ROW: usize = 1000;
+        ROW + match self {
+            Self::Waiting(_) => 0,
+            Self::Effect(effect) => effect.value.len(),
+            Self::Backlog(row) => row.value.len(),
+        }
     }
 }
 
@@ -66,6 +109,13 @@ pub struct Arrival {
     pub key: ObjectKey,
     pub row: ArrivalRow,
     pub ttl_s: u64,
+}
+
+/// Names a dead letter: its tenant, source and object, which is empty where it had none, and its row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LetterKey {
+    pub key: ObjectKey,
+    pub row: String,
 }
 
 /// Names the low watermark of one partition.
@@ -105,6 +155,37 @@ pub trait Store: Send + Sync + 'static {
 
     /// Writes arrivals and dead letters; doing so again changes nothing.
     async fn record(&self, bucket: u32, arrivals: &[Arrival], dead: &[DeadLetter]) -> Result<(), StoreError>;
+
+    /// Waiting effects of an object and sink behind `after`, in order of rev, at most `max`.
+    async fn waiting_effects(
+        &self,
+        bucket: u32,
+        key: &ObjectKey,
+        sink: &str,
+        after: i64,
+        max: usize,
+    ) -> Result<Vec<WaitingEffect>, StoreError>;
+
+    /// Which objects of a bucket wait, and for which sinks.
+    async fn waiting(&self, bucket: u32) -> Result<Vec<WaitingSink>, StoreError>;
+
+    /// The backlog of a parked object from `from` on, at most `max` rows.
+    async fn backlog(&self, bucket: u32, key: &ObjectKey, from: u64, max: usize)
+    -> Result<Vec<BacklogRow>, StoreError>;
+
+    /// An event's row by its rev, where it has not expired: what a waiting effect without a row of its own was.
+    async fn events_from(
+        &self,
+        bucket: u32,
+        key: &ObjectKey,
+        rev: i64,
+        max: usize,
+    ) -> Result<Vec<EventRow>, StoreError>;
+
+    async fn dead_letter(&self, bucket: u32, of: &LetterKey) -> Result<Option<DeadLetter>, StoreError>;
+
+    /// Removes a dead letter, whether it is there or not.
+    async fn forget(&self, bucket: u32, of: &LetterKey) -> Result<(), StoreError>;
 
     async fn floor(&self, key: &FloorKey) -> Result<Option<i64>, StoreError>;
 

@@ -42,6 +42,10 @@ macro_rules! conformance {
                 event_rows_with_odd_characters_stay_apart
                 concurrent_commits_have_one_winner_per_turn
                 overlapping_groups_never_apply_in_part
+                waiting_effects_come_back_in_order
+                what_waits_is_taken_away_with_the_turn
+                fold_and_backlog_are_kept_beside_the_head
+                events_are_found_by_rev
                 arrivals_recorded_twice_are_one
                 only_recorded_arrivals_have_arrived
                 events_and_arrivals_of_an_object_are_listed

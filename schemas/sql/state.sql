@@ -18,6 +18,7 @@ CREATE TABLE IF NOT EXISTS head (
     digest BLOB,
     deleted INTEGER,
     fold BLOB,
+    waiting TEXT,
     parked TEXT,
     erased INTEGER,
     state BLOB,
@@ -78,6 +79,43 @@ CREATE TABLE IF NOT EXISTS dead (
     headers BLOB NOT NULL,
     value BLOB NOT NULL,
     PRIMARY KEY (tenant, source, object, event)
+);
+
+CREATE TABLE IF NOT EXISTS waiting (
+    tenant TEXT NOT NULL,
+    source TEXT NOT NULL,
+    object TEXT NOT NULL,
+    sink TEXT NOT NULL,
+    since_ms INTEGER NOT NULL,
+    cause TEXT NOT NULL,
+    parked INTEGER NOT NULL,
+    PRIMARY KEY (tenant, source, object, sink)
+) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS effect (
+    tenant TEXT NOT NULL,
+    source TEXT NOT NULL,
+    object TEXT NOT NULL,
+    sink TEXT NOT NULL,
+    rev INTEGER NOT NULL,
+    outcome TEXT NOT NULL,
+    attempted INTEGER NOT NULL,
+    writer TEXT NOT NULL,
+    since_ms INTEGER NOT NULL,
+    headers BLOB NOT NULL,
+    value BLOB NOT NULL,
+    PRIMARY KEY (tenant, source, object, sink, rev)
+);
+
+CREATE TABLE IF NOT EXISTS backlog (
+    tenant TEXT NOT NULL,
+    source TEXT NOT NULL,
+    object TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    position TEXT NOT NULL,
+    headers BLOB NOT NULL,
+    value BLOB NOT NULL,
+    PRIMARY KEY (tenant, source, object, number)
 );
 
 CREATE TABLE IF NOT EXISTS floor (

@@ -10,12 +10,14 @@
 //! - [`decode`], [`form`], [`xml`]: from the signed bytes to the JSON document
 //! - [`problem`], [`document`]: every mistake of a configuration file at once, each with its line
 //! - [`record`]: one entry of the log and its CloudEvents headers
+//! - [`control`]: acts of an operator, which are records too
 //! - [`row`], [`outcome`], [`tables`]: what the store holds
 //! - [`kafka`]: the settings that both sides of a topic share
 //!
 //! Formats that are stored or sent are frozen: each has a test that holds its bytes.
 
 pub mod batch;
+pub mod control;
 pub mod declaration;
 pub mod decode;
 pub mod document;

@@ -30,6 +30,9 @@ pub struct SourceConfig {
     /// Values that the declaration reads as `setting:NAME`, such as an id that the provider gave.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<String, String>,
+    /// Names of the sinks that its effects go to; left out: all sinks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sinks: Option<Vec<String>>,
     /// What is declared here lies over the preset, field by field.
     #[serde(default)]
     pub declare: Declaration,
@@ -69,6 +72,7 @@ pub struct Source {
     pub secrets: Vec<SecretRef>,
     pub public_url: Option<String>,
     pub settings: BTreeMap<String, String>,
+    pub sinks: Option<Vec<String>>,
     pub declaration: Declaration,
     /// Names this very declaration (header `st_decl`): 16 hex digits of its digest.
     pub revision: String,
@@ -117,6 +121,7 @@ impl SourceConfig {
                 secrets: self.secrets.clone(),
                 public_url: self.public_url.clone(),
                 settings: self.settings.clone(),
+                sinks: self.sinks.clone(),
                 revision: declaration.revision(),
                 declaration,
             }),

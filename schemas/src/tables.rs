@@ -20,6 +20,7 @@ pub mod kind {
     pub const WAITING: i8 = 3;
     pub const BACKLOG: i8 = 4;
     pub const DEAD: i8 = 5;
+    pub const EFFECT: i8 = 6;
 }
 
 pub const SQL_LOG: &str = include_str!("../sql/log.sql");

@@ -108,6 +108,7 @@ pub fn config(data: &Path, secret: Option<String>) -> anyhow::Result<Config> {
         secrets: secrets.clone(),
         public_url: None,
         settings: Default::default(),
+        sinks: None,
         declare: generic_fields(preset),
     };
     // Without a secret there is nothing to send to or to serve; what is stored can still be looked at.
@@ -115,7 +116,8 @@ pub fn config(data: &Path, secret: Option<String>) -> anyhow::Result<Config> {
         config.source = PRESETS.into_iter().map(source).collect();
     }
     let path = config.data.join("effects.jsonl");
-    config.sink = vec![SinkConfig { name: "effects".to_owned(), json_lines: Some(JsonLinesConfig { path }) }];
+    let json_lines = Some(JsonLinesConfig { path });
+    config.sink = vec![SinkConfig { name: "effects".to_owned(), policy: Default::default(), json_lines, push: None }];
     Ok(config)
 }
 

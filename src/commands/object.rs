@@ -5,11 +5,15 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use serde::Serialize;
 use serde_json::value::RawValue;
+use seriatim_processor::inspect::Inspect;
+use seriatim_schemas::control::ControlAct;
 use seriatim_schemas::key::ObjectKey;
-use seriatim_schemas::row::EventRow;
+use seriatim_schemas::row::{EventRow, WaitingSink};
 
+use super::dead::Who;
 use super::{Context, Failure};
 use crate::engine;
+use crate::operate::Operator;
 use crate::output::{instant, print_fields, print_rows};
 
 /// The state of an object, and its history
@@ -25,6 +29,59 @@ enum ObjectCommand {
     Get { tenant: String, source: String, object: String },
     /// The events that were applied, in the order of their rev
     History { tenant: String, source: String, object: String },
+    /// Objects whose effects wait for an operator
+    Parked {
+        #[arg(long)]
+        tenant: Option<String>,
+        #[arg(long)]
+        source: Option<String>,
+        /// Also those that wait for a sink that is away
+        #[arg(long)]
+        waiting: bool,
+    },
+    /// Send what is parked, from the first effect on
+    Redrive {
+        #[command(flatten)]
+        parked: ParkedObject,
+    },
+    /// Leave out the first effect that is parked, and send the rest
+    Skip {
+        #[command(flatten)]
+        parked: ParkedObject,
+    },
+    /// Let the object's order begin anew: its next event is applied, whatever its version
+    ResetVersion {
+        tenant: String,
+        source: String,
+        object: String,
+        #[command(flatten)]
+        who: Who,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct ParkedObject {
+    tenant: String,
+    source: String,
+    object: String,
+    /// The sink; left out where the object is parked for one only
+    #[arg(long)]
+    sink: Option<String>,
+    #[command(flatten)]
+    who: Who,
+}
+
+#[derive(Serialize)]
+struct Waiter {
+    tenant: String,
+    source: String,
+    object: String,
+    sink: String,
+    state: &'static str,
+    cause: String,
+    since: String,
+    first_event: Option<String>,
+    first_rev: Option<i64>,
 }
 
 #[derive(Serialize)]
@@ -109,8 +166,77 @@ pub async fn main(context: &Context, args: Args) -> anyhow::Result<ExitCode> {
                 cells,
             )?;
         }
+        ObjectCommand::Parked { tenant, source, waiting } => {
+            let all = store.waiting_sinks(tenant.as_deref(), source.as_deref()).await?;
+            print_waiters(context, &*store, all.into_iter().filter(|w| waiting || w.is_parked).collect()).await?;
+        }
+        ObjectCommand::Redrive { parked } => {
+            let (key, sink, _) = find_parked(&*store, &parked).await?;
+            operator(context, parked.who).await?.act_on(key, ControlAct::Redrive { sink }).await?;
+        }
+        ObjectCommand::Skip { parked } => {
+            let (key, sink, rev) = find_parked(&*store, &parked).await?;
+            let missing = || Failure::NotFound(format!("nothing of {key} waits for {sink}"));
+            let rev = rev.ok_or_else(missing)?;
+            operator(context, parked.who).await?.act_on(key, ControlAct::Skip { sink, rev }).await?;
+        }
+        ObjectCommand::ResetVersion { tenant, source, object, who } => {
+            let key = ObjectKey::new(tenant, source, object);
+            let missing = || Failure::NotFound(format!("no object {key}: no event of it was applied"));
+            store.object(&key).await?.ok_or_else(missing)?;
+            operator(context, who).await?.act_on(key, ControlAct::ResetVersion {}).await?;
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+async fn operator(context: &Context, who: Who) -> anyhow::Result<Operator> {
+    let config = context.load_or_dev()?;
+    Operator::new(engine::open_append(&config).await?, config.sources(), who.by, who.reason)
+}
+
+/// The object, its sink, and the rev of the first effect that is parked.
+async fn find_parked(store: &dyn Inspect, parked: &ParkedObject) -> anyhow::Result<(ObjectKey, String, Option<i64>)> {
+    let key = ObjectKey::new(&parked.tenant, &parked.source, &parked.object);
+    let mut found = store.waiting_sinks(Some(&key.tenant), Some(&key.source)).await?;
+    found.retain(|w| w.is_parked && w.key == key && parked.sink.as_ref().is_none_or(|s| *s == w.sink));
+    match found.as_slice() {
+        [] => Err(Failure::NotFound(format!("{key} is not parked")).into()),
+        [one] => {
+            let first = store.first_waiting(&key, &one.sink, 1).await?.first().map(|effect| effect.rev);
+            Ok((key, one.sink.clone(), first))
+        }
+        more => {
+            let names: Vec<_> = more.iter().map(|w| w.sink.as_str()).collect();
+            Err(Failure::Config(format!("{key} is parked for {}: name one by --sink", names.join(", "))).into())
+        }
+    }
+}
+
+async fn print_waiters(context: &Context, store: &dyn Inspect, all: Vec<WaitingSink>) -> anyhow::Result<()> {
+    let mut rows = Vec::new();
+    for one in all {
+        let first = store.first_waiting(&one.key, &one.sink, 1).await?.pop();
+        let id = first.as_ref().and_then(|e| e.headers.iter().find(|(name, _)| name == "ce_id"));
+        rows.push(Waiter {
+            first_event: id.map(|(_, value)| String::from_utf8_lossy(value).into_owned()),
+            first_rev: first.as_ref().map(|e| e.rev),
+            tenant: one.key.tenant,
+            source: one.key.source,
+            object: one.key.object,
+            sink: one.sink,
+            state: if one.is_parked { "parked" } else { "waiting" },
+            cause: one.cause,
+            since: instant(one.since_ms),
+        });
+    }
+    let columns = ["tenant", "source", "object", "sink", "state", "cause", "first event", "since"];
+    let cells = |w: &Waiter| {
+        let first = w.first_event.clone().unwrap_or_default();
+        let texts = [&w.tenant, &w.source, &w.object, &w.sink].into_iter().cloned();
+        texts.chain([w.state.to_owned(), w.cause.clone(), first, w.since.clone()]).collect()
+    };
+    print_rows(context.format, &columns, &rows, cells)
 }
 
 fn to_row(event: EventRow) -> Row {

@@ -241,6 +241,7 @@ impl Target {
                 secrets: Vec::new(),
                 public_url: None,
                 settings: Default::default(),
+                sinks: None,
                 revision: preset.declare.revision(),
                 declaration: preset.declare,
             },

@@ -308,10 +308,6 @@ fn parts(message: &BorrowedMessage<'_>) -> (String, Vec<Header>, Bytes) {
 
 #[async_trait]
 impl Log for KafkaLog {
-    fn identity(&self) -> LogIdentity {
-        self.identity.clone()
-    }
-
     async fn start(&self, budget: Budget, floors: Floors) -> Result<mpsc::UnboundedReceiver<LogEvent>, LogError> {
         let (events, receiver) = mpsc::unbounded_channel();
         let membership = Membership { floors, events: events.clone(), runtime: Handle::current() };

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use seriatim_schemas::key::bucket_of;
-use seriatim_schemas::record::Record;
+use seriatim_schemas::record::{Record, encode};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::{Floors, Log, LogEntry, LogEvent, LogIdentity};
 use crate::budget::Budget;
 use crate::error::LogError;
+use crate::inspect::{Extent, InspectLog, RawEntry};
 
 type Read = Arc<dyn Fn(usize, usize) -> Vec<Record> + Send + Sync>;
 
@@ -60,11 +61,30 @@ impl MemoryLog {
 }
 
 #[async_trait]
-impl Log for MemoryLog {
+impl InspectLog for MemoryLog {
     fn identity(&self) -> LogIdentity {
         LogIdentity { topic: "memory".to_owned(), topic_id: "memory".to_owned() }
     }
 
+    async fn extents(&self) -> Result<Vec<Extent>, LogError> {
+        let next = (self.read)(0, usize::MAX).len() as i64;
+        Ok((0..self.partitions as i32).map(|partition| Extent { partition, first: 0, next }).collect())
+    }
+
+    async fn entries(&self, _partition: i32, from: i64, max: usize) -> Result<Vec<RawEntry>, LogError> {
+        let records = (self.read)(usize::try_from(from).unwrap_or(0), max);
+        let entry = |(record, offset): (Record, i64)| RawEntry {
+            offset,
+            key: record.key.to_string(),
+            headers: encode(&record),
+            value: record.value,
+        };
+        Ok(records.into_iter().zip(from..).map(entry).collect())
+    }
+}
+
+#[async_trait]
+impl Log for MemoryLog {
     async fn start(&self, budget: Budget, floors: Floors) -> Result<mpsc::UnboundedReceiver<LogEvent>, LogError> {
         let mut starts = Vec::new();
         for partition in 0..self.partitions as i32 {

@@ -116,10 +116,6 @@ fn pump(
 
 #[async_trait]
 impl Log for SqliteLog {
-    fn identity(&self) -> LogIdentity {
-        LogIdentity { topic: TOPIC.to_owned(), topic_id: self.id.clone() }
-    }
-
     async fn start(&self, budget: Budget, floors: Floors) -> Result<mpsc::UnboundedReceiver<LogEvent>, LogError> {
         let start = floors.get(PARTITION).await.map_err(|e| LogError::Unavailable(e.to_string()))?.unwrap_or(1);
         let connection = connect(&self.path)?;
@@ -145,7 +141,7 @@ impl Log for SqliteLog {
 #[async_trait]
 impl InspectLog for SqliteLog {
     fn identity(&self) -> LogIdentity {
-        Log::identity(self)
+        LogIdentity { topic: TOPIC.to_owned(), topic_id: self.id.clone() }
     }
 
     async fn extents(&self) -> Result<Vec<Extent>, LogError> {

@@ -1,60 +1,39 @@
-//! A file of JSON lines, one per effect: for a look, for counting, for a pipe. Synced before it acknowledges.
+//! A file of JSON lines, one per effect: for a look, for counting, for a pipe. Synced before it acknowledges;
+//! what comes while a sync runs goes into the next one together.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use serde::Serialize;
-use serde_json::value::RawValue;
+use tokio::sync::{mpsc, oneshot};
 
-use super::{Effect, Sink};
-use crate::error::SinkError;
+use super::{Effect, Emitted, Sink, envelope};
 
-/// One line. `data` is the body where it is JSON, else `data_hex`.
-#[derive(Serialize)]
-struct Line<'a> {
-    idempotency_key: String,
-    tenant: &'a str,
-    source: &'a str,
-    object: &'a str,
-    event_id: &'a str,
-    #[serde(rename = "type")]
-    event_type: &'a str,
-    version: Option<&'a str>,
-    outcome: &'a str,
-    epoch: u64,
-    rev: i64,
-    resent: bool,
-    recorded: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    data: Option<&'a RawValue>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    data_hex: Option<String>,
+/// Most bytes of one sync.
+const GROUP_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Groups of lines that wait for the file.
+const WAITING_MAX: usize = 1024;
+
+struct Lines {
+    bytes: Vec<u8>,
+    done: oneshot::Sender<Result<(), String>>,
 }
 
 #[derive(Debug)]
 pub struct JsonLines {
-    name: String,
-    file: Arc<Mutex<File>>,
+    lines: mpsc::Sender<Lines>,
 }
 
 impl JsonLines {
     /// Opens or makes the file. Half a line at its end, left by a crash, is cut off: it is sent again.
-    pub fn open(name: &str, path: &Path) -> Result<Self, SinkError> {
-        let open = || {
-            let mut file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
-            cut_half_line(&mut file)?;
-            Ok(file)
-        };
-        let file = open().map_err(|e: std::io::Error| failed(name, format!("{}: {e}", path.display())))?;
-        Ok(Self { name: name.to_owned(), file: Arc::new(Mutex::new(file)) })
+    pub fn open(path: &Path) -> std::io::Result<Self> {
+        let mut file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
+        cut_half_line(&mut file)?;
+        let (lines, queue) = mpsc::channel(WAITING_MAX);
+        std::thread::Builder::new().name("json-lines".into()).spawn(move || write_groups(file, queue))?;
+        Ok(Self { lines })
     }
-}
-
-fn failed(sink: &str, message: String) -> SinkError {
-    SinkError { sink: sink.to_owned(), message }
 }
 
 fn cut_half_line(file: &mut File) -> std::io::Result<()> {
@@ -73,47 +52,51 @@ fn cut_half_line(file: &mut File) -> std::io::Result<()> {
     file.set_len(0)
 }
 
-fn write_line(out: &mut Vec<u8>, effect: &Effect) {
-    let data = serde_json::from_slice::<&RawValue>(&effect.value).ok().filter(|raw| !raw.get().contains('\n'));
-    let line = Line {
-        idempotency_key: effect.idempotency_key(),
-        tenant: &effect.key.tenant,
-        source: &effect.key.source,
-        object: &effect.key.object,
-        event_id: &effect.event_id,
-        event_type: &effect.event_type,
-        version: effect.version.as_deref(),
-        outcome: effect.outcome.as_str(),
-        epoch: effect.epoch,
-        rev: effect.rev,
-        resent: effect.resent,
-        recorded: effect.recorded.to_string(),
-        data,
-        data_hex: data.is_none().then(|| hex::encode(&effect.value)),
-    };
-    serde_json::to_writer(&mut *out, &line).expect("a line is plain data, written to memory");
-    out.push(b'\n');
+fn write_groups(mut file: File, mut queue: mpsc::Receiver<Lines>) {
+    while let Some(Lines { mut bytes, done }) = queue.blocking_recv() {
+        let mut waiting = vec![done];
+        while bytes.len() < GROUP_BYTES_MAX {
+            let Ok(next) = queue.try_recv() else { break };
+            bytes.extend_from_slice(&next.bytes);
+            waiting.push(next.done);
+        }
+        let result = write_group(&mut file, &bytes).map_err(|e| e.to_string());
+        for done in waiting {
+            // Who has given up waiting sends it again.
+            let _ = done.send(result.clone());
+        }
+    }
+}
+
+fn write_group(file: &mut File, bytes: &[u8]) -> std::io::Result<()> {
+    let length = file.metadata()?.len();
+    let written = file.write_all(bytes).and_then(|()| file.sync_data());
+    // Half of a group, as on a full disk, would run into the next line.
+    written.or_else(|error| file.set_len(length).and(Err(error)))
 }
 
 #[async_trait]
 impl Sink for JsonLines {
-    fn name(&self) -> &str {
-        &self.name
+    async fn emit(&self, effects: &[Effect]) -> Emitted {
+        let mut bytes = Vec::with_capacity(effects.len() * 1024);
+        for effect in effects {
+            envelope::write(&mut bytes, effect);
+            bytes.push(b'\n');
+        }
+        let (done, result) = oneshot::channel();
+        let gone = || Emitted::unavailable(0, "the file's thread has ended");
+        if self.lines.send(Lines { bytes, done }).await.is_err() {
+            return gone();
+        }
+        match result.await {
+            Ok(Ok(())) => Emitted::all(effects.len()),
+            Ok(Err(reason)) => Emitted::unavailable(0, reason),
+            Err(_) => gone(),
+        }
     }
 
-    async fn emit(&self, effects: &[Effect]) -> Result<(), SinkError> {
-        let mut lines = Vec::with_capacity(effects.len() * 1024);
-        effects.iter().for_each(|effect| write_line(&mut lines, effect));
-        let file = self.file.clone();
-        let write = move || {
-            let mut file = file.lock().expect("no panic while locked");
-            let length = file.metadata()?.len();
-            let written = file.write_all(&lines).and_then(|()| file.sync_data());
-            // Half of a group, as on a full disk, would run into the next line.
-            written.or_else(|error| file.set_len(length).and(Err(error)))
-        };
-        let written = tokio::task::spawn_blocking(write).await.map_err(|e| failed(&self.name, e.to_string()))?;
-        written.map_err(|e| failed(&self.name, e.to_string()))
+    fn batch_max(&self) -> usize {
+        1000
     }
 }
 
@@ -127,7 +110,7 @@ mod tests {
         for (before, after) in [("a\nb\nc", "a\nb\n"), ("a\n", "a\n"), ("abc", ""), ("", "")] {
             let path = folder.path().join("x");
             std::fs::write(&path, before).expect("written");
-            JsonLines::open("x", &path).expect("opens");
+            JsonLines::open(&path).expect("opens");
             assert_eq!(std::fs::read_to_string(&path).expect("read"), after);
         }
     }

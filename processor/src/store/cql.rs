@@ -5,6 +5,7 @@
 //! reads in the wrong order lose effects.
 
 mod answer;
+mod beside;
 mod inspect;
 mod migrate;
 mod probe;
@@ -25,10 +26,10 @@ use scylla::statement::prepared::PreparedStatement;
 use seriatim_schemas::id::{RecordId, arrival_row};
 use seriatim_schemas::key::ObjectKey;
 use seriatim_schemas::record::headers_to_json;
-use seriatim_schemas::row::{DeadLetter, State};
+use seriatim_schemas::row::{BacklogRow, DeadLetter, EventRow, State, WaitingEffect, WaitingSink, waiting_row};
 use seriatim_schemas::tables::kind;
 
-use super::{Arrival, Committed, FloorKey, Freshness, GroupBounds, ObjectBatch, ObjectQuery, Store};
+use super::{Arrival, Committed, FloorKey, Freshness, GroupBounds, LetterKey, ObjectBatch, ObjectQuery, Store};
 use crate::config::CqlConfig;
 use crate::decide::View;
 use crate::error::StoreError;
@@ -93,6 +94,20 @@ impl CqlStore {
             Freshness::Serial => &self.statements.read_serial,
         };
         self.rows(statement, (bucket as i32, rows)).await
+    }
+
+    async fn rows_behind(
+        &self,
+        bucket: u32,
+        kind: i8,
+        key: &ObjectKey,
+        after: String,
+        to: String,
+        max: usize,
+    ) -> Result<Vec<Stored>, StoreError> {
+        let max = i32::try_from(max).unwrap_or(i32::MAX);
+        let values = (bucket as i32, kind, &key.tenant, &key.source, &key.object, after, to, max);
+        self.rows(&self.statements.read_behind, values).await
     }
 
     /// Arrivals in batches that stay small; all in one partition.
@@ -255,6 +270,7 @@ fn group_batch(statements: &Statements, bucket: u32, objects: &[ObjectBatch]) ->
         };
         batch.append_statement(statement.clone());
         values.push(value);
+        beside::append(statements, &mut batch, &mut values, bucket, object);
     }
     (batch, values)
 }
@@ -304,6 +320,66 @@ impl Store for CqlStore {
         // Dead letters first: an arrival says that all of its record is done.
         try_join_all(dead.iter().map(|letter| self.write_dead(bucket, letter))).await?;
         try_join(self.write_arrivals(bucket, arrivals), self.write_index(arrivals)).await.map(|_| ())
+    }
+
+    async fn waiting_effects(
+        &self,
+        bucket: u32,
+        key: &ObjectKey,
+        sink: &str,
+        after: i64,
+        max: usize,
+    ) -> Result<Vec<WaitingEffect>, StoreError> {
+        let (from, to) = (waiting_row(sink, after.max(0)), waiting_row(sink, i64::MAX));
+        let rows = self.rows_behind(bucket, kind::EFFECT, key, from, to, max).await?;
+        rows.iter().map(Stored::waiting_effect).collect()
+    }
+
+    async fn waiting(&self, bucket: u32) -> Result<Vec<WaitingSink>, StoreError> {
+        let rows = self.rows(&self.statements.read_kind, (bucket as i32, kind::WAITING)).await?;
+        Ok(rows.iter().map(Stored::waiting_sink).collect())
+    }
+
+    async fn backlog(
+        &self,
+        bucket: u32,
+        key: &ObjectKey,
+        from: u64,
+        max: usize,
+    ) -> Result<Vec<BacklogRow>, StoreError> {
+        // Numbers begin at 1, so that "behind" has a smallest value.
+        let (from, to) = (beside::backlog_row(from.saturating_sub(1)), beside::backlog_row(u64::MAX));
+        let rows = self.rows_behind(bucket, kind::BACKLOG, key, from, to, max).await?;
+        rows.iter().map(Stored::backlog).collect()
+    }
+
+    async fn events_from(
+        &self,
+        bucket: u32,
+        key: &ObjectKey,
+        rev: i64,
+        max: usize,
+    ) -> Result<Vec<EventRow>, StoreError> {
+        let values = (bucket as i32, kind::EVENT, &key.tenant, &key.source, &key.object);
+        let rows = self.rows(&self.statements.read_object, values).await?;
+        let mut events: Vec<_> = rows.iter().map(Stored::event).collect::<Result<_, _>>()?;
+        events.retain(|row| row.rev >= rev);
+        events.sort_by_key(|row| row.rev);
+        events.truncate(max);
+        Ok(events)
+    }
+
+    async fn dead_letter(&self, bucket: u32, of: &LetterKey) -> Result<Option<DeadLetter>, StoreError> {
+        let key = &of.key;
+        let values = (bucket as i32, kind::DEAD, &key.tenant, &key.source, &key.object, &of.row);
+        let rows = self.rows(&self.statements.read_row, values).await?;
+        rows.first().map(Stored::dead_letter).transpose()
+    }
+
+    async fn forget(&self, bucket: u32, of: &LetterKey) -> Result<(), StoreError> {
+        let key = &of.key;
+        let values = (bucket as i32, kind::DEAD, &key.tenant, &key.source, &key.object, &of.row);
+        self.session.execute_unpaged(&self.statements.delete_row, values).await.map(|_| ()).map_err(plain_failed)
     }
 
     async fn floor(&self, key: &FloorKey) -> Result<Option<i64>, StoreError> {

@@ -6,9 +6,11 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use seriatim_schemas::id::{RecordId, arrival_row};
 use seriatim_schemas::key::ObjectKey;
-use seriatim_schemas::row::{DeadLetter, EventRow, Head, State};
+use seriatim_schemas::row::{BacklogRow, DeadLetter, EventRow, Head, State, WaitingEffect, WaitingSink};
 
-use super::{Arrival, Committed, FloorKey, Freshness, GroupBounds, ObjectBatch, ObjectQuery, Store};
+use super::{
+    Arrival, Committed, FloorKey, Freshness, GroupBounds, LetterKey, ObjectBatch, ObjectQuery, SideKey, SideRow, Store,
+};
 use crate::decide::View;
 use crate::error::StoreError;
 use crate::inspect::{Inspect, ObjectState};
@@ -20,6 +22,27 @@ struct Tables {
     arrivals: BTreeMap<(ObjectKey, String), Arrival>,
     dead: BTreeMap<(String, String, String, String), DeadLetter>,
     floors: HashMap<FloorKey, i64>,
+    waiting: BTreeMap<(ObjectKey, String), WaitingSink>,
+    effects: BTreeMap<(ObjectKey, String, i64), WaitingEffect>,
+    backlog: BTreeMap<(ObjectKey, u64), BacklogRow>,
+}
+
+impl Tables {
+    fn put(&mut self, key: &ObjectKey, row: &SideRow) {
+        match row {
+            SideRow::Waiting(w) => drop(self.waiting.insert((key.clone(), w.sink.clone()), w.clone())),
+            SideRow::Effect(e) => drop(self.effects.insert((key.clone(), e.sink.clone(), e.rev), e.clone())),
+            SideRow::Backlog(b) => drop(self.backlog.insert((key.clone(), b.number), b.clone())),
+        }
+    }
+
+    fn delete(&mut self, key: &ObjectKey, row: &SideKey) {
+        match row {
+            SideKey::Waiting { sink } => drop(self.waiting.remove(&(key.clone(), sink.clone()))),
+            SideKey::Effect { sink, rev } => drop(self.effects.remove(&(key.clone(), sink.clone(), *rev))),
+            SideKey::Backlog { number } => drop(self.backlog.remove(&(key.clone(), *number))),
+        }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -36,6 +59,11 @@ impl MemoryStore {
     fn tables(&self) -> std::sync::MutexGuard<'_, Tables> {
         self.tables.lock().expect("no panic while locked")
     }
+}
+
+fn letter_key(of: &LetterKey) -> (String, String, String, String) {
+    let ObjectKey { tenant, source, object } = of.key.clone();
+    (tenant, source, object, of.row.clone())
 }
 
 #[async_trait]
@@ -89,6 +117,8 @@ impl Store for MemoryStore {
             for row in &batch.rows {
                 tables.events.insert((batch.key.clone(), row.row.clone()), row.clone());
             }
+            batch.beside.delete.iter().for_each(|row| tables.delete(&batch.key, row));
+            batch.beside.put.iter().for_each(|row| tables.put(&batch.key, row));
         }
         Ok(Committed::Applied)
     }
@@ -103,6 +133,59 @@ impl Store for MemoryStore {
             let key = (letter.tenant.clone(), letter.source.clone(), letter.object.clone(), letter.event_row.clone());
             tables.dead.insert(key, letter.clone());
         }
+        Ok(())
+    }
+
+    async fn waiting_effects(
+        &self,
+        _bucket: u32,
+        key: &ObjectKey,
+        sink: &str,
+        after: i64,
+        max: usize,
+    ) -> Result<Vec<WaitingEffect>, StoreError> {
+        let tables = self.tables();
+        let of = tables.effects.iter().filter(|((k, s, rev), _)| k == key && s == sink && *rev > after);
+        Ok(of.map(|(_, effect)| effect.clone()).take(max).collect())
+    }
+
+    async fn waiting(&self, bucket: u32) -> Result<Vec<WaitingSink>, StoreError> {
+        let tables = self.tables();
+        Ok(tables.waiting.values().filter(|w| w.key.bucket(self.buckets) == bucket).cloned().collect())
+    }
+
+    async fn backlog(
+        &self,
+        _bucket: u32,
+        key: &ObjectKey,
+        from: u64,
+        max: usize,
+    ) -> Result<Vec<BacklogRow>, StoreError> {
+        let tables = self.tables();
+        let of = tables.backlog.iter().filter(|((k, number), _)| k == key && *number >= from);
+        Ok(of.map(|(_, row)| row.clone()).take(max).collect())
+    }
+
+    async fn events_from(
+        &self,
+        _bucket: u32,
+        key: &ObjectKey,
+        rev: i64,
+        max: usize,
+    ) -> Result<Vec<EventRow>, StoreError> {
+        let mut rows = self.events(key).await?;
+        rows.retain(|row| row.rev >= rev);
+        rows.sort_by_key(|row| row.rev);
+        rows.truncate(max);
+        Ok(rows)
+    }
+
+    async fn dead_letter(&self, _bucket: u32, of: &LetterKey) -> Result<Option<DeadLetter>, StoreError> {
+        Ok(self.tables().dead.get(&letter_key(of)).cloned())
+    }
+
+    async fn forget(&self, _bucket: u32, of: &LetterKey) -> Result<(), StoreError> {
+        self.tables().dead.remove(&letter_key(of));
         Ok(())
     }
 
@@ -157,6 +240,17 @@ impl Inspect for MemoryStore {
         let tables = self.tables();
         let is_it = |l: &&DeadLetter| tenant.is_none_or(|t| l.tenant == t) && source.is_none_or(|s| l.source == s);
         Ok(tables.dead.values().filter(is_it).cloned().collect())
+    }
+
+    async fn waiting_sinks(&self, tenant: Option<&str>, source: Option<&str>) -> Result<Vec<WaitingSink>, StoreError> {
+        let mut waiting: Vec<_> = self.tables().waiting.values().cloned().collect();
+        waiting.retain(|w| tenant.is_none_or(|t| w.key.tenant == t) && source.is_none_or(|s| w.key.source == s));
+        waiting.sort_by(|a, b| (a.since_ms, &a.key, &a.sink).cmp(&(b.since_ms, &b.key, &b.sink)));
+        Ok(waiting)
+    }
+
+    async fn first_waiting(&self, key: &ObjectKey, sink: &str, max: usize) -> Result<Vec<WaitingEffect>, StoreError> {
+        self.waiting_effects(0, key, sink, 0, max).await
     }
 
     async fn floors(&self) -> Result<Vec<(FloorKey, i64)>, StoreError> {

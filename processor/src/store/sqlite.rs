@@ -4,6 +4,7 @@
 //! rows that must not exist, all or nothing. There is one bucket, so a group spans all objects, and a group
 //! is one synced commit.
 
+mod beside;
 mod inspect;
 
 use std::collections::HashMap;
@@ -17,13 +18,15 @@ use seriatim_schemas::id::{RecordId, Sha256Digest};
 use seriatim_schemas::key::ObjectKey;
 use seriatim_schemas::outcome::Outcome;
 use seriatim_schemas::record::headers_to_json;
-use seriatim_schemas::row::{DeadLetter, EventRow, Head, Snapshot, State};
+use seriatim_schemas::row::{
+    BacklogRow, DeadLetter, EventRow, Head, Snapshot, State, Waiting, WaitingEffect, WaitingSink,
+};
 use seriatim_schemas::tables::{SQL_STATE, TABLES_VERSION};
 use seriatim_schemas::version::OrderKey;
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
-use super::{Arrival, Committed, FloorKey, Freshness, GroupBounds, ObjectBatch, ObjectQuery, Store};
+use super::{Arrival, Committed, FloorKey, Freshness, GroupBounds, LetterKey, ObjectBatch, ObjectQuery, Store};
 use crate::decide::View;
 use crate::error::StoreError;
 
@@ -195,6 +198,73 @@ impl Store for SqliteStore {
         .await
     }
 
+    async fn waiting_effects(
+        &self,
+        _bucket: u32,
+        key: &ObjectKey,
+        sink: &str,
+        after: i64,
+        max: usize,
+    ) -> Result<Vec<WaitingEffect>, StoreError> {
+        let (key, sink) = (key.clone(), sink.to_owned());
+        self.call(move |connection| beside::effects(connection, &key, &sink, after, max)).await
+    }
+
+    async fn waiting(&self, _bucket: u32) -> Result<Vec<WaitingSink>, StoreError> {
+        self.call(|connection| beside::waiting(connection)).await
+    }
+
+    async fn backlog(
+        &self,
+        _bucket: u32,
+        key: &ObjectKey,
+        from: u64,
+        max: usize,
+    ) -> Result<Vec<BacklogRow>, StoreError> {
+        let key = key.clone();
+        self.call(move |connection| beside::backlog(connection, &key, from, max)).await
+    }
+
+    async fn events_from(
+        &self,
+        _bucket: u32,
+        key: &ObjectKey,
+        rev: i64,
+        max: usize,
+    ) -> Result<Vec<EventRow>, StoreError> {
+        let key = key.clone();
+        self.call(move |connection| {
+            let sql = format!(
+                "SELECT {EVENT_COLUMNS} FROM event WHERE tenant = ?1 AND source = ?2 AND object = ?3 AND rev >= ?4 ORDER BY rev LIMIT ?5"
+            );
+            let mut statement = connection.prepare_cached(&sql)?;
+            let values = params![key.tenant, key.source, key.object, rev, max as i64];
+            statement.query_map(values, read_event)?.collect()
+        })
+        .await
+    }
+
+    async fn dead_letter(&self, _bucket: u32, of: &LetterKey) -> Result<Option<DeadLetter>, StoreError> {
+        let LetterKey { key, row } = of.clone();
+        self.call(move |connection| {
+            let sql = format!(
+                "SELECT {DEAD_COLUMNS} FROM dead WHERE tenant = ?1 AND source = ?2 AND object = ?3 AND event = ?4"
+            );
+            let values = params![key.tenant, key.source, key.object, row];
+            connection.prepare_cached(&sql)?.query_row(values, inspect::read_dead).optional()
+        })
+        .await
+    }
+
+    async fn forget(&self, _bucket: u32, of: &LetterKey) -> Result<(), StoreError> {
+        let LetterKey { key, row } = of.clone();
+        self.call(move |connection| {
+            let sql = "DELETE FROM dead WHERE tenant = ?1 AND source = ?2 AND object = ?3 AND event = ?4";
+            connection.prepare_cached(sql)?.execute(params![key.tenant, key.source, key.object, row]).map(|_| ())
+        })
+        .await
+    }
+
     async fn floor(&self, key: &FloorKey) -> Result<Option<i64>, StoreError> {
         let key = key.clone();
         self.call(move |connection| {
@@ -238,7 +308,8 @@ impl Store for SqliteStore {
     }
 }
 
-const HEAD_COLUMNS: &str = "rev, turn, order_key, version, type, event, record, digest, deleted";
+const DEAD_COLUMNS: &str = "tenant, source, object, event, event_id, type, record, cause, detail, position, recorded_ms, dead_ms, headers, value";
+const HEAD_COLUMNS: &str = "rev, turn, order_key, version, type, event, record, digest, deleted, waiting, fold, parked";
 const EVENT_COLUMNS: &str = "row, outcome, rev, type, version, digest, record, attempt, position, decided_ms";
 
 fn read_view(connection: &Connection, query: &ObjectQuery) -> rusqlite::Result<View> {
@@ -273,7 +344,18 @@ fn read_head(row: &Row<'_>) -> rusqlite::Result<Head> {
             deleted: row.get(8)?,
         })
     });
-    Ok(Head { rev: row.get(0)?, turn: row.get(1)?, snapshot: snapshot.transpose()? })
+    let waiting: Option<String> = row.get(9)?;
+    let fold: Option<Vec<u8>> = row.get(10)?;
+    let parked: Option<String> = row.get(11)?;
+    let parked = parked.map(|text| serde_json::from_str(&text)).transpose();
+    Ok(Head {
+        rev: row.get(0)?,
+        turn: row.get(1)?,
+        snapshot: snapshot.transpose()?,
+        waiting: Waiting::decode(waiting.as_deref()).map_err(|e| conversion(9, e.to_string()))?,
+        fold: fold.map(Into::into),
+        parked: parked.map_err(|e| conversion(11, e.to_string()))?,
+    })
 }
 
 fn read_event(row: &Row<'_>) -> rusqlite::Result<EventRow> {
@@ -360,19 +442,26 @@ fn write_batch(connection: &Connection, batch: &ObjectBatch) -> rusqlite::Result
         snapshot.map(|s| s.digest.0.as_slice()),
         snapshot.map(|s| s.deleted),
         state,
-        batch.turn
+        batch.turn,
+        batch.head.waiting.encode(),
+        batch.head.fold.as_deref(),
+        batch.head.parked.as_ref().map(|p| serde_json::to_string(p).expect("plain data"))
     ];
     let sql = match batch.turn {
         None => {
-            "INSERT INTO head (tenant, source, object, rev, turn, order_key, version, type, event, record, digest, deleted, state)
-             SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13 WHERE ?14 IS NULL ON CONFLICT DO NOTHING"
+            "INSERT INTO head (tenant, source, object, rev, turn, order_key, version, type, event, record, digest, deleted, state, waiting, fold, parked)
+             SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?15, ?16, ?17 WHERE ?14 IS NULL ON CONFLICT DO NOTHING"
         }
         Some(_) => {
             "UPDATE head SET rev = ?4, turn = ?5, order_key = ?6, version = ?7, type = ?8, event = ?9, record = ?10, digest = ?11, deleted = ?12,
-             state = coalesce(?13, state) WHERE tenant = ?1 AND source = ?2 AND object = ?3 AND turn IS ?14"
+             state = coalesce(?13, state), waiting = ?15, fold = ?16, parked = ?17 WHERE tenant = ?1 AND source = ?2 AND object = ?3 AND turn IS ?14"
         }
     };
-    Ok(connection.prepare_cached(sql)?.execute(values)? == 1)
+    if connection.prepare_cached(sql)?.execute(values)? != 1 {
+        return Ok(false);
+    }
+    beside::write(connection, &batch.key, &batch.beside)?;
+    Ok(true)
 }
 
 fn write_arrival(connection: &Connection, arrival: &Arrival) -> rusqlite::Result<()> {

@@ -9,14 +9,14 @@ use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use seriatim_processor::decide::View;
-use seriatim_processor::error::{SinkError, StoreError};
-use seriatim_processor::sink::{Effect, Sink};
+use seriatim_processor::error::StoreError;
+use seriatim_processor::sink::{Effect, Emitted, Sink};
 use seriatim_processor::store::{
-    Arrival, Committed, FloorKey, Freshness, GroupBounds, ObjectBatch, ObjectQuery, Store,
+    Arrival, Committed, FloorKey, Freshness, GroupBounds, LetterKey, ObjectBatch, ObjectQuery, Store,
 };
 use seriatim_schemas::id::RecordId;
 use seriatim_schemas::key::ObjectKey;
-use seriatim_schemas::row::DeadLetter;
+use seriatim_schemas::row::{BacklogRow, DeadLetter, EventRow, WaitingEffect, WaitingSink};
 use tokio_util::sync::CancellationToken;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,13 +34,19 @@ pub enum Fault {
     RecordUnavailable,
     RecordUnknownWritten,
     FloorUnavailable,
+    /// What waits cannot be read.
+    WaitingUnavailable,
     /// Some of the effects, from the first on, are taken.
     SinkTakesPart,
     SinkTakesAllAndFails,
+    /// The first of them is taken and said to be.
+    SinkTakesOne,
+    /// No answer in time, though all are taken.
+    SinkHangs,
 }
 
 impl Fault {
-    pub const OF_STORE: [Self; 10] = [
+    pub const OF_STORE: [Self; 11] = [
         Self::ReadUnavailable,
         Self::ArrivedUnavailable,
         Self::CommitUnavailable,
@@ -51,8 +57,10 @@ impl Fault {
         Self::RecordUnavailable,
         Self::RecordUnknownWritten,
         Self::FloorUnavailable,
+        Self::WaitingUnavailable,
     ];
-    pub const OF_SINK: [Self; 2] = [Self::SinkTakesPart, Self::SinkTakesAllAndFails];
+    pub const OF_SINK: [Self; 4] =
+        [Self::SinkTakesPart, Self::SinkTakesAllAndFails, Self::SinkTakesOne, Self::SinkHangs];
 
     pub fn all() -> Vec<Self> {
         [&Self::OF_STORE[..], &Self::OF_SINK].concat()
@@ -71,6 +79,10 @@ impl Faults {
     pub fn new(seed: u64, rate: f64, enabled: &[Fault]) -> Self {
         let rng = Mutex::new(SmallRng::seed_from_u64(seed));
         Self { enabled: enabled.to_vec(), rate, rng, struck: Mutex::default() }
+    }
+
+    pub fn are_none(&self) -> bool {
+        self.enabled.is_empty()
     }
 
     pub fn struck(&self) -> BTreeSet<Fault> {
@@ -245,6 +257,49 @@ impl<S: Store> Store for FaultyStore<S> {
         }
     }
 
+    async fn waiting_effects(
+        &self,
+        bucket: u32,
+        key: &ObjectKey,
+        sink: &str,
+        after: i64,
+        max: usize,
+    ) -> Result<Vec<WaitingEffect>, StoreError> {
+        self.between(Fault::WaitingUnavailable, self.inner.waiting_effects(bucket, key, sink, after, max)).await
+    }
+
+    async fn waiting(&self, bucket: u32) -> Result<Vec<WaitingSink>, StoreError> {
+        self.between(Fault::WaitingUnavailable, self.inner.waiting(bucket)).await
+    }
+
+    async fn backlog(
+        &self,
+        bucket: u32,
+        key: &ObjectKey,
+        from: u64,
+        max: usize,
+    ) -> Result<Vec<BacklogRow>, StoreError> {
+        self.between(Fault::WaitingUnavailable, self.inner.backlog(bucket, key, from, max)).await
+    }
+
+    async fn events_from(
+        &self,
+        bucket: u32,
+        key: &ObjectKey,
+        rev: i64,
+        max: usize,
+    ) -> Result<Vec<EventRow>, StoreError> {
+        self.between(Fault::WaitingUnavailable, self.inner.events_from(bucket, key, rev, max)).await
+    }
+
+    async fn dead_letter(&self, bucket: u32, of: &LetterKey) -> Result<Option<DeadLetter>, StoreError> {
+        self.between(Fault::WaitingUnavailable, self.inner.dead_letter(bucket, of)).await
+    }
+
+    async fn forget(&self, bucket: u32, of: &LetterKey) -> Result<(), StoreError> {
+        self.between(Fault::RecordUnavailable, self.inner.forget(bucket, of)).await
+    }
+
     async fn floor(&self, key: &FloorKey) -> Result<Option<i64>, StoreError> {
         let floor = if self.keeps_floors { self.inner.floor(key).await? } else { None };
         lock(&self.progress).insert(key.partition, floor.unwrap_or(0));
@@ -273,23 +328,31 @@ pub struct RecordingSink {
     pub sent: Arc<Mutex<Vec<Effect>>>,
     pub faults: Arc<Faults>,
     pub life: Arc<Life>,
+    pub batch_max: usize,
 }
 
 #[async_trait]
 impl Sink for RecordingSink {
-    fn name(&self) -> &str {
-        "recording"
-    }
-
-    async fn emit(&self, effects: &[Effect]) -> Result<(), SinkError> {
+    async fn emit(&self, effects: &[Effect]) -> Emitted {
         self.life.step().await;
         let fault = self.faults.strike(&Fault::OF_SINK);
-        let taken = if fault == Some(Fault::SinkTakesPart) { self.faults.share(effects.len()) } else { effects.len() };
+        let taken = match fault {
+            Some(Fault::SinkTakesPart) => self.faults.share(effects.len()),
+            Some(Fault::SinkTakesOne) => 1,
+            _ => effects.len(),
+        };
         lock(&self.sent).extend_from_slice(&effects[..taken]);
         self.life.step().await;
         match fault {
-            Some(fault) => Err(SinkError { sink: self.name().to_owned(), message: format!("{fault:?}") }),
-            None => Ok(()),
+            None => Emitted::all(effects.len()),
+            Some(Fault::SinkTakesOne) if effects.len() == 1 => Emitted::all(1),
+            Some(fault @ Fault::SinkTakesOne) => Emitted::unavailable(1, format!("{fault:?}")),
+            Some(Fault::SinkHangs) => std::future::pending().await,
+            Some(fault) => Emitted::unavailable(0, format!("{fault:?}")),
         }
+    }
+
+    fn batch_max(&self) -> usize {
+        self.batch_max
     }
 }

@@ -42,6 +42,7 @@ pub fn source(tenant: &str) -> Source {
         secrets: Vec::new(),
         public_url: None,
         settings: Default::default(),
+        sinks: None,
         declaration,
         revision: "1".to_owned(),
     }

@@ -12,7 +12,7 @@ use seriatim_processor::inspect::Inspect;
 use seriatim_processor::log::memory::MemoryLog;
 use seriatim_processor::metrics::ProcessorMetrics;
 use seriatim_processor::run::Processor;
-use seriatim_processor::sink::Effect;
+use seriatim_processor::sink::{Effect, NamedSink, SinkPolicy};
 use seriatim_processor::store::{GroupBounds, Store};
 use seriatim_schemas::key::{ObjectKey, bucket_of};
 use seriatim_schemas::outcome::Outcome;
@@ -26,7 +26,7 @@ use super::traffic::{Fold, Newest, SOURCE, Traffic, source};
 pub const PARTITIONS: u32 = 4;
 
 /// Longest that one life may take before the test fails: a hang is a bug too.
-const LIFE_MAX: Duration = Duration::from_secs(120);
+const LIFE_MAX: Duration = Duration::from_secs(20);
 
 pub struct World<S> {
     pub traffic: Traffic,
@@ -35,6 +35,8 @@ pub struct World<S> {
     pub keeps_floors: bool,
     config: ProcessorConfig,
     bounds: GroupBounds,
+    policy: SinkPolicy,
+    batch_max: usize,
     sent: Arc<Mutex<Vec<Effect>>>,
     unfinished: Unfinished,
 }
@@ -42,9 +44,10 @@ pub struct World<S> {
 impl<S: Store + Inspect> World<S> {
     pub fn new(seed: u64, traffic: Traffic, store: Arc<S>, faults: Faults, keeps_floors: bool) -> Self {
         let rng = &mut SmallRng::seed_from_u64(seed);
-        let (config, bounds) = (config(rng), bounds(rng));
-        let (sent, unfinished) = (Arc::default(), Unfinished::default());
-        Self { traffic, store, faults: Arc::new(faults), keeps_floors, config, bounds, sent, unfinished }
+        let (config, bounds, policy) = (config(rng), bounds(rng), policy(rng));
+        let (sent, unfinished, batch_max) = (Arc::default(), Unfinished::default(), rng.random_range(1..6));
+        let faults = Arc::new(faults);
+        Self { traffic, store, faults, keeps_floors, config, bounds, policy, batch_max, sent, unfinished }
     }
 
     /// Lives of as many processors as there are ends, side by side. True if the log is done.
@@ -52,6 +55,7 @@ impl<S: Store + Inspect> World<S> {
         let runtime = Runtime::new().expect("a runtime starts");
         let lives = ends.iter().map(|end| self.live_one(*end));
         let done = runtime.block_on(futures::future::join_all(lives)).into_iter().all(|done| done);
+        let done = done && runtime.block_on(self.nothing_waits());
         // Ends the tasks of a crashed processor wherever they are.
         runtime.shutdown_timeout(Duration::from_secs(5));
         done
@@ -69,7 +73,8 @@ impl<S: Store + Inspect> World<S> {
             keeps_floors: self.keeps_floors,
             progress: Mutex::default(),
         });
-        let sink = RecordingSink { sent: self.sent.clone(), faults: self.faults.clone(), life: life.clone() };
+        let (sent, faults, batch_max) = (self.sent.clone(), self.faults.clone(), self.batch_max);
+        let sink = RecordingSink { sent, faults, life: life.clone(), batch_max };
         let records = self.traffic.records.clone();
         let read = move |from: usize, max: usize| records.iter().skip(from).take(max).cloned().collect();
         let processor = Processor {
@@ -77,13 +82,13 @@ impl<S: Store + Inspect> World<S> {
             log: Arc::new(MemoryLog::new(PARTITIONS, read)),
             store: store.clone(),
             sources: vec![source(&self.traffic.tenant)],
-            sinks: vec![Arc::new(sink)],
+            sinks: vec![NamedSink::new("recording", self.policy.clone(), Arc::new(sink))],
             metrics: ProcessorMetrics::default(),
         };
         let stop = CancellationToken::new();
         let running = tokio::spawn(processor.run(stop.clone()));
         let started = Instant::now();
-        while !life.ending.is_cancelled() && !self.is_done(&store.progress) {
+        while !life.ending.is_cancelled() && !self.is_done(&store.progress).await {
             assert!(started.elapsed() < LIFE_MAX, "after {LIFE_MAX:?} the log is not done, only {:?}", store.progress);
             assert!(!running.is_finished(), "the processor has ended by itself");
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -94,13 +99,26 @@ impl<S: Store + Inspect> World<S> {
         stop.cancel();
         let ended = tokio::time::timeout(LIFE_MAX, running).await.expect("it stops");
         ended.expect("it does not panic").expect("it ends well");
-        self.is_done(&store.progress)
+        self.is_read(&store.progress)
     }
 
-    fn is_done(&self, progress: &Mutex<HashMap<i32, i64>>) -> bool {
+    async fn is_done(&self, progress: &Mutex<HashMap<i32, i64>>) -> bool {
+        self.is_read(progress) && self.nothing_waits().await
+    }
+
+    fn is_read(&self, progress: &Mutex<HashMap<i32, i64>>) -> bool {
         let progress = progress.lock().expect("no panic while locked");
         (0..PARTITIONS as i32)
             .all(|partition| progress.get(&partition).is_some_and(|low| *low >= self.end_of(partition)))
+    }
+
+    async fn nothing_waits(&self) -> bool {
+        for bucket in 0..self.store.buckets() {
+            if !self.store.waiting(bucket).await.expect("waiting answers").is_empty() {
+                return false;
+            }
+        }
+        true
     }
 
     /// One past the last record of a partition.
@@ -125,14 +143,15 @@ impl<S: Store + Inspect> World<S> {
                 continue;
             }
             let of_object = first.entry(effect.key.clone()).or_default();
-            of_object.push(effect.event_id.clone());
+            let sent = &effect.record;
+            of_object.push(sent.event_id.clone());
             assert_eq!(effect.rev, of_object.len() as i64, "{key}: effects come in order of rev");
-            let record = self.traffic.of(&effect.event_id);
+            let record = self.traffic.of(&sent.event_id);
             assert_eq!(
-                (&effect.event_type, &effect.version, &effect.value),
+                (&sent.event_type, &sent.version, &sent.value),
                 (&record.event_type, &record.version, &record.value)
             );
-            assert_eq!((effect.outcome, &effect.event_row, effect.epoch), (Outcome::Applied, &record.event_row(), 1));
+            assert_eq!((effect.outcome, sent.event_row(), effect.epoch), (Outcome::Applied, record.event_row(), 1));
         }
         let expected = self.traffic.objects.iter().filter(|(_, fold)| !fold.applied.is_empty());
         let expected: BTreeMap<_, _> = expected.map(|(key, fold)| (key.clone(), fold.applied.clone())).collect();
@@ -144,7 +163,9 @@ impl<S: Store + Inspect> World<S> {
         let mut seen = HashSet::new();
         for effect in self.sent() {
             let is_first = seen.insert(effect.idempotency_key());
-            assert!(is_first || effect.resent, "{} was sent before", effect.idempotency_key());
+            let all = || self.sent().into_iter().filter(|e| e.idempotency_key() == effect.idempotency_key());
+            let how = || all().map(|e| (e.rev, e.resent)).collect::<Vec<_>>();
+            assert!(is_first || effect.resent, "{} was sent before: {:?}", effect.idempotency_key(), how());
         }
     }
 
@@ -169,8 +190,14 @@ impl<S: Store + Inspect> World<S> {
             return;
         };
         assert_eq!(object.head.rev, fold.applied.len() as i64, "{key}");
+        assert!(object.head.waiting.0.is_empty(), "{key}: nothing waits");
         let batches_max = (fold.applied.len() + fold.raised) as i64;
-        assert!(object.head.turn <= batches_max, "{key}: {} batches, but {batches_max} had cause", object.head.turn);
+        // What waits takes batches of its own.
+        assert!(
+            !self.faults.are_none() || object.head.turn <= batches_max,
+            "{key}: {} batches, but {batches_max} had cause",
+            object.head.turn
+        );
         let newest = object.head.snapshot.map(|snapshot| Newest {
             event: snapshot.event_row,
             version: snapshot.version,
@@ -211,7 +238,7 @@ fn config(rng: &mut SmallRng) -> ProcessorConfig {
         budget_bytes: rng.random_range(32..512) * 1024,
         groups_in_flight_max: rng.random_range(1..8),
         advance_interval_ms: 2,
-        drain_timeout_ms: 50,
+        drain_timeout_ms: 200,
         retry_min_ms: 1,
         retry_max_ms: 4,
         ..ProcessorConfig::default()
@@ -223,5 +250,18 @@ fn bounds(rng: &mut SmallRng) -> GroupBounds {
         events: rng.random_range(2..50),
         objects: rng.random_range(1..25),
         bytes: rng.random_range(2..64) * 1024,
+    }
+}
+
+/// Limits small enough that effects wait, overflow, and find the sink away.
+fn policy(rng: &mut SmallRng) -> SinkPolicy {
+    SinkPolicy {
+        concurrency: rng.random_range(1..8),
+        wait_after_ms: 30,
+        retry_min_ms: 1,
+        retry_max_ms: 4,
+        failures_max: rng.random_range(1..4),
+        waiting_max: rng.random_range(1..20),
+        ..SinkPolicy::default()
     }
 }

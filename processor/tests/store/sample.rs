@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use seriatim_processor::decide::View;
 use seriatim_processor::inspect::{Inspect, ObjectState};
-use seriatim_processor::store::{Arrival, Committed, Freshness, ObjectBatch, ObjectQuery, Store};
+use seriatim_processor::store::{Arrival, Beside, Committed, Freshness, ObjectBatch, ObjectQuery, Store};
 use seriatim_schemas::id::{RecordId, Sha256Digest};
 use seriatim_schemas::key::ObjectKey;
 use seriatim_schemas::outcome::Outcome;
@@ -79,9 +79,21 @@ pub fn batch(key: &ObjectKey, head: Option<&Head>, rows: &[&str]) -> ObjectBatch
 pub fn delta_batch(key: &ObjectKey, head: Option<&Head>, rows: &[&str]) -> ObjectBatch {
     let (rev, turn) = head.map_or((0, 0), |h| (h.rev, h.turn));
     let rows: Vec<_> = rows.iter().enumerate().map(|(index, row)| event(row, rev + 1 + index as i64)).collect();
-    let head_after =
-        Head { rev: rev + rows.len() as i64, turn: turn + 1, snapshot: head.and_then(|h| h.snapshot.clone()) };
-    ObjectBatch { key: key.clone(), turn: head.map(|h| h.turn), head: head_after, state: None, rows, rows_ttl_s: TTL_S }
+    let head_after = Head {
+        rev: rev + rows.len() as i64,
+        turn: turn + 1,
+        snapshot: head.and_then(|h| h.snapshot.clone()),
+        ..head.cloned().unwrap_or_default()
+    };
+    ObjectBatch {
+        key: key.clone(),
+        turn: head.map(|h| h.turn),
+        head: head_after,
+        state: None,
+        rows,
+        rows_ttl_s: TTL_S,
+        beside: Beside::default(),
+    }
 }
 
 pub async fn commit<S: Store>(store: &S, batches: &[ObjectBatch]) -> Committed {

@@ -4,8 +4,10 @@ mod commits;
 mod contention;
 mod keys;
 mod ledger;
+mod waiting;
 
 pub use commits::*;
 pub use contention::*;
 pub use keys::*;
 pub use ledger::*;
+pub use waiting::*;

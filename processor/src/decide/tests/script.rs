@@ -109,6 +109,7 @@ fn words(verdict: &Verdict) -> String {
         Verdict::Done => "done".to_owned(),
         Verdict::Duplicate => "duplicate".to_owned(),
         Verdict::Stale => "stale".to_owned(),
+        Verdict::Deliver { rev } => format!("delivered rev {rev}"),
         Verdict::Dead(_) => "dead".to_owned(),
     }
 }

@@ -58,6 +58,7 @@ impl Event {
             Meaning::Snapshot { order_key, tombstone: self.event_type == TOMBSTONE }
         };
         Candidate {
+            delivers_stale: false,
             record,
             event_row: self.id.clone(),
             event_type: self.event_type.clone(),

@@ -10,7 +10,7 @@ use seriatim_schemas::kafka::KafkaConfig;
 use super::{ANSWER, KafkaLog, POLL, parts, unavailable};
 use crate::error::LogError;
 use crate::inspect::{Extent, InspectLog, RawEntry};
-use crate::log::{Log, LogIdentity};
+use crate::log::LogIdentity;
 
 fn consumer(config: &KafkaConfig) -> Result<BaseConsumer, LogError> {
     ClientConfig::new()
@@ -65,6 +65,28 @@ fn entries(config: &KafkaConfig, partition: i32, from: i64, max: usize) -> Resul
     Ok(out)
 }
 
+/// One consumer for all offsets. What retention has removed is left out.
+fn entries_at(config: &KafkaConfig, partition: i32, offsets: &[i64]) -> Result<Vec<RawEntry>, LogError> {
+    let (topic, consumer) = (config.topic(), consumer(config)?);
+    let (first, next) = consumer.fetch_watermarks(&topic, partition, ANSWER).map_err(|e| unavailable(&e))?;
+    let mut found = Vec::with_capacity(offsets.len());
+    for offset in offsets.iter().filter(|offset| (first..next).contains(*offset)) {
+        let mut at = TopicPartitionList::new();
+        at.add_partition_offset(&topic, partition, Offset::Offset(*offset)).map_err(|e| unavailable(&e))?;
+        consumer.assign(&at).map_err(|e| unavailable(&e))?;
+        match consumer.poll(ANSWER) {
+            None => return Err(LogError::Unavailable(format!("{topic}/{partition}/{offset} did not come in time"))),
+            Some(Err(error)) => return Err(unavailable(&error)),
+            Some(Ok(message)) if message.offset() == *offset => {
+                let (key, headers, value) = parts(&message);
+                found.push(RawEntry { offset: *offset, key, headers, value });
+            }
+            Some(Ok(_)) => {}
+        }
+    }
+    Ok(found)
+}
+
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, LogError> + Send + 'static,
 ) -> Result<T, LogError> {
@@ -74,7 +96,7 @@ async fn blocking<T: Send + 'static>(
 #[async_trait]
 impl InspectLog for KafkaLog {
     fn identity(&self) -> LogIdentity {
-        Log::identity(self)
+        self.identity.clone()
     }
 
     async fn extents(&self) -> Result<Vec<Extent>, LogError> {
@@ -85,5 +107,10 @@ impl InspectLog for KafkaLog {
     async fn entries(&self, partition: i32, from: i64, max: usize) -> Result<Vec<RawEntry>, LogError> {
         let config = self.config.clone();
         blocking(move || entries(&config, partition, from, max)).await
+    }
+
+    async fn entries_at(&self, partition: i32, offsets: &[i64]) -> Result<Vec<RawEntry>, LogError> {
+        let (config, offsets) = (self.config.clone(), offsets.to_vec());
+        blocking(move || entries_at(&config, partition, &offsets)).await
     }
 }

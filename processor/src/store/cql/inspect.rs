@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use futures::{StreamExt, TryStreamExt};
 use seriatim_schemas::key::ObjectKey;
-use seriatim_schemas::row::{DeadLetter, EventRow};
+use seriatim_schemas::row::{DeadLetter, EventRow, WaitingEffect, WaitingSink};
 use seriatim_schemas::tables::kind;
 
 use super::CqlStore;
@@ -11,7 +11,7 @@ use super::row::Stored;
 use super::session::plain_failed;
 use crate::error::StoreError;
 use crate::inspect::{Inspect, ObjectState};
-use crate::store::{Arrival, FloorKey};
+use crate::store::{Arrival, FloorKey, Store};
 
 /// Buckets asked at once where all of them are.
 const BUCKETS_AT_ONCE: usize = 32;
@@ -95,6 +95,19 @@ impl Inspect for CqlStore {
             rows.iter().flatten().filter(wanted).map(Stored::dead_letter).collect::<Result<_, _>>()?;
         letters.sort_by_key(|l| l.dead_ms);
         Ok(letters)
+    }
+
+    async fn waiting_sinks(&self, tenant: Option<&str>, source: Option<&str>) -> Result<Vec<WaitingSink>, StoreError> {
+        let ask = (0..self.buckets).map(|bucket| self.waiting(bucket));
+        let found: Vec<Vec<_>> = futures::stream::iter(ask).buffer_unordered(BUCKETS_AT_ONCE).try_collect().await?;
+        let mut waiting: Vec<_> = found.into_iter().flatten().collect();
+        waiting.retain(|w| tenant.is_none_or(|t| w.key.tenant == t) && source.is_none_or(|s| w.key.source == s));
+        waiting.sort_by(|a, b| (a.since_ms, &a.key, &a.sink).cmp(&(b.since_ms, &b.key, &b.sink)));
+        Ok(waiting)
+    }
+
+    async fn first_waiting(&self, key: &ObjectKey, sink: &str, max: usize) -> Result<Vec<WaitingEffect>, StoreError> {
+        self.waiting_effects(key.bucket(self.buckets), key, sink, 0, max).await
     }
 
     async fn floors(&self) -> Result<Vec<(FloorKey, i64)>, StoreError> {

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::CqlStore;
 use super::session::plain_failed;
 use crate::error::StoreError;
-use crate::store::{Committed, Freshness, ObjectBatch, ObjectQuery, Store};
+use crate::store::{Beside, Committed, Freshness, ObjectBatch, ObjectQuery, Store};
 
 /// A bucket that no object is in.
 const PROBE_BUCKET: u32 = i32::MAX as u32;
@@ -27,6 +27,7 @@ pub async fn probe(store: &CqlStore) -> Result<(), StoreError> {
         state: Some(State(bytes::Bytes::from_static(b"{}"))),
         rows: events.iter().map(|e| row(e)).collect(),
         rows_ttl_s: PROBE_TTL_S,
+        beside: Beside::default(),
     };
     let steps = [
         ("a first batch, with a null condition", batch(None, &["e1"]), Committed::Applied),
@@ -63,7 +64,7 @@ fn head(turn: i64) -> Head {
         digest: Sha256Digest::of(b""),
         deleted: false,
     };
-    Head { rev: turn, turn, snapshot: Some(snapshot) }
+    Head { rev: turn, turn, snapshot: Some(snapshot), ..Head::default() }
 }
 
 fn row(event: &str) -> EventRow {

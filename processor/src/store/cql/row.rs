@@ -8,8 +8,10 @@ use scylla::frame::response::result::ColumnSpec;
 use seriatim_schemas::id::{RecordId, Sha256Digest};
 use seriatim_schemas::key::ObjectKey;
 use seriatim_schemas::outcome::Outcome;
-use seriatim_schemas::record::headers_from_json;
-use seriatim_schemas::row::{ArrivalRow, DeadLetter, EventRow, Head, Snapshot, State};
+use seriatim_schemas::record::{Header, headers_from_json};
+use seriatim_schemas::row::{
+    ArrivalRow, BacklogRow, DeadLetter, EventRow, Head, Snapshot, State, Waiting, WaitingEffect, WaitingSink,
+};
 use seriatim_schemas::version::OrderKey;
 use uuid::Uuid;
 
@@ -42,6 +44,10 @@ pub struct Stored {
     state: Option<Vec<u8>>,
     headers: Option<Vec<u8>>,
     value: Option<Vec<u8>>,
+    waiting: Option<String>,
+    fold: Option<Vec<u8>>,
+    parked: Option<String>,
+    attempted: Option<bool>,
 }
 
 impl<'frame, 'metadata> DeserializeRow<'frame, 'metadata> for Stored {
@@ -79,6 +85,10 @@ impl<'frame, 'metadata> DeserializeRow<'frame, 'metadata> for Stored {
                 "state" => stored.state = value(column)?,
                 "headers" => stored.headers = value(column)?,
                 "value" => stored.value = value(column)?,
+                "waiting" => stored.waiting = value(column)?,
+                "fold" => stored.fold = value(column)?,
+                "parked" => stored.parked = value(column)?,
+                "attempted" => stored.attempted = value(column)?,
                 _ => {}
             }
         }
@@ -133,7 +143,15 @@ impl Stored {
                 deleted: self.deleted.unwrap_or(false),
             }),
         };
-        Ok(Some(Head { rev: self.rev, turn: self.turn, snapshot }))
+        let parked = self.parked.as_deref().map(serde_json::from_str).transpose();
+        Ok(Some(Head {
+            rev: self.rev,
+            turn: self.turn,
+            snapshot,
+            waiting: Waiting::decode(self.waiting.as_deref()).map_err(|e| self.corrupt(&e.to_string()))?,
+            fold: self.fold.clone().map(Bytes::from),
+            parked: parked.map_err(|e| self.corrupt(&e.to_string()))?,
+        }))
     }
 
     pub fn state(&self) -> Result<Option<State>, StoreError> {
@@ -169,9 +187,45 @@ impl Stored {
         })
     }
 
+    fn headers(&self) -> Result<Vec<Header>, StoreError> {
+        headers_from_json(self.headers.as_deref().unwrap_or(b"[]")).map_err(|e| self.corrupt(&e.to_string()))
+    }
+
+    pub fn waiting_sink(&self) -> WaitingSink {
+        WaitingSink {
+            key: self.key(),
+            sink: self.row.clone(),
+            since_ms: self.done_ms,
+            cause: self.detail.clone().unwrap_or_default(),
+            is_parked: self.attempted.unwrap_or(false),
+        }
+    }
+
+    pub fn waiting_effect(&self) -> Result<WaitingEffect, StoreError> {
+        let (sink, _) = self.row.rsplit_once('/').ok_or_else(|| self.corrupt("row is not SINK/REV"))?;
+        Ok(WaitingEffect {
+            sink: sink.to_owned(),
+            rev: self.rev,
+            outcome: self.outcome()?,
+            attempted: self.attempted.unwrap_or(true),
+            writer: self.attempt.unwrap_or_default(),
+            since_ms: self.done_ms,
+            headers: self.headers()?,
+            value: Bytes::from(self.value.clone().unwrap_or_default()),
+        })
+    }
+
+    pub fn backlog(&self) -> Result<BacklogRow, StoreError> {
+        Ok(BacklogRow {
+            number: self.row.parse().map_err(|_| self.corrupt("row is not a number"))?,
+            position: self.position.clone().unwrap_or_default(),
+            headers: self.headers()?,
+            value: Bytes::from(self.value.clone().unwrap_or_default()),
+        })
+    }
+
     pub fn dead_letter(&self) -> Result<DeadLetter, StoreError> {
-        let headers =
-            headers_from_json(self.headers.as_deref().unwrap_or(b"[]")).map_err(|e| self.corrupt(&e.to_string()))?;
+        let headers = self.headers()?;
         Ok(DeadLetter {
             tenant: self.tenant.clone(),
             source: self.source.clone(),

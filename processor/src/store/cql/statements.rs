@@ -14,6 +14,16 @@ pub struct Statements {
     pub insert_event: PreparedStatement,
     pub update_state: PreparedStatement,
     pub update_turn: PreparedStatement,
+    pub set_order: PreparedStatement,
+    pub set_waiting: PreparedStatement,
+    pub set_fold: PreparedStatement,
+    pub set_parked: PreparedStatement,
+    pub put_waiting: PreparedStatement,
+    pub put_effect: PreparedStatement,
+    pub put_backlog: PreparedStatement,
+    pub delete_row: PreparedStatement,
+    pub read_behind: PreparedStatement,
+    pub read_row: PreparedStatement,
     pub insert_arrival: PreparedStatement,
     pub insert_dead: PreparedStatement,
     pub insert_index: PreparedStatement,
@@ -28,7 +38,8 @@ pub struct Statements {
 
 /// All columns but `state`, `headers` and `value`, which are large and seldom wanted.
 const COLUMNS: &str = "kind, tenant, source, object, row, turn, order_key, event, deleted, rev, type, version, digest, \
-                       attempt, outcome, record, position, event_id, detail, recorded_ms, done_ms";
+                       attempt, outcome, record, position, event_id, detail, recorded_ms, done_ms, \
+                       waiting, fold, parked, attempted";
 
 impl Statements {
     pub async fn prepare(
@@ -68,6 +79,33 @@ impl Statements {
             ))
             .await?,
             update_turn: prepare(format!("UPDATE {objects} SET rev = ?, turn = ? WHERE {key} IF turn = ?")).await?,
+            // What follows stands in a batch with one of the above, whose condition holds for all of it.
+            set_order: prepare(format!("UPDATE {objects} SET order_key = ?, version = ? WHERE {key}")).await?,
+            set_waiting: prepare(format!("UPDATE {objects} SET waiting = ? WHERE {key}")).await?,
+            set_fold: prepare(format!("UPDATE {objects} SET fold = ? WHERE {key}")).await?,
+            set_parked: prepare(format!("UPDATE {objects} SET parked = ? WHERE {key}")).await?,
+            put_waiting: prepare(format!(
+                "INSERT INTO {objects} (bucket, kind, tenant, source, object, row, done_ms, detail, attempted) VALUES (?, 3, ?, ?, ?, ?, ?, ?, ?)"
+            ))
+            .await?,
+            put_effect: prepare(format!(
+                "INSERT INTO {objects} (bucket, kind, tenant, source, object, row, rev, outcome, attempted, attempt, done_ms, headers, value) \
+                 VALUES (?, 6, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            ))
+            .await?,
+            put_backlog: prepare(format!(
+                "INSERT INTO {objects} (bucket, kind, tenant, source, object, row, position, headers, value) VALUES (?, 4, ?, ?, ?, ?, ?, ?, ?)"
+            ))
+            .await?,
+            delete_row: prepare(format!(
+                "DELETE FROM {objects} WHERE bucket = ? AND kind = ? AND tenant = ? AND source = ? AND object = ? AND row = ?"
+            ))
+            .await?,
+            read_behind: prepare(format!(
+                "SELECT {COLUMNS}, headers, value FROM {objects} WHERE {one_object} AND row > ? AND row <= ? LIMIT ?"
+            ))
+            .await?,
+            read_row: prepare(format!("SELECT {COLUMNS}, headers, value FROM {objects} WHERE {one_object} AND row = ?")).await?,
             insert_arrival: prepare(format!(
                 "INSERT INTO {objects} (bucket, kind, tenant, source, object, row, event_id, outcome, detail, record, position, recorded_ms, done_ms) \
                  VALUES (?, 2, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) USING TTL ?"

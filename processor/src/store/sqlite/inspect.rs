@@ -5,12 +5,14 @@ use bytes::Bytes;
 use rusqlite::{Row, params};
 use seriatim_schemas::key::ObjectKey;
 use seriatim_schemas::record::headers_from_json;
-use seriatim_schemas::row::{ArrivalRow, DeadLetter, EventRow, State};
+use seriatim_schemas::row::{ArrivalRow, DeadLetter, EventRow, State, WaitingEffect, WaitingSink};
 
-use super::{EVENT_COLUMNS, HEAD_COLUMNS, SqliteStore, conversion, parsed, read_event, read_head, read_outcome};
+use super::{
+    DEAD_COLUMNS, EVENT_COLUMNS, HEAD_COLUMNS, SqliteStore, conversion, parsed, read_event, read_head, read_outcome,
+};
 use crate::error::StoreError;
 use crate::inspect::{Inspect, ObjectState};
-use crate::store::{Arrival, FloorKey};
+use crate::store::{Arrival, FloorKey, Store};
 
 #[async_trait]
 impl Inspect for SqliteStore {
@@ -58,13 +60,23 @@ impl Inspect for SqliteStore {
     async fn dead(&self, tenant: Option<&str>, source: Option<&str>) -> Result<Vec<DeadLetter>, StoreError> {
         let (tenant, source) = (tenant.map(str::to_owned), source.map(str::to_owned));
         self.call(move |connection| {
-            let sql = "SELECT tenant, source, object, event, event_id, type, record, cause, detail, position, recorded_ms, dead_ms, headers, value
-                       FROM dead WHERE (?1 IS NULL OR tenant = ?1) AND (?2 IS NULL OR source = ?2) ORDER BY dead_ms";
-            let mut statement = connection.prepare_cached(sql)?;
+            let sql = format!("SELECT {DEAD_COLUMNS} FROM dead WHERE (?1 IS NULL OR tenant = ?1) AND (?2 IS NULL OR source = ?2) ORDER BY dead_ms");
+            let mut statement = connection.prepare_cached(&sql)?;
             let rows = statement.query_map(params![tenant, source], read_dead)?;
             rows.collect()
         })
         .await
+    }
+
+    async fn waiting_sinks(&self, tenant: Option<&str>, source: Option<&str>) -> Result<Vec<WaitingSink>, StoreError> {
+        let mut waiting = self.waiting(0).await?;
+        waiting.retain(|w| tenant.is_none_or(|t| w.key.tenant == t) && source.is_none_or(|s| w.key.source == s));
+        waiting.sort_by(|a, b| (a.since_ms, &a.key, &a.sink).cmp(&(b.since_ms, &b.key, &b.sink)));
+        Ok(waiting)
+    }
+
+    async fn first_waiting(&self, key: &ObjectKey, sink: &str, max: usize) -> Result<Vec<WaitingEffect>, StoreError> {
+        self.waiting_effects(0, key, sink, 0, max).await
     }
 
     async fn floors(&self) -> Result<Vec<(FloorKey, i64)>, StoreError> {
@@ -95,9 +107,9 @@ impl SqliteStore {
             let mut statement = connection.prepare(&sql)?;
             let read = |row: &Row<'_>| {
                 let key =
-                    ObjectKey::new(row.get::<_, String>(9)?, row.get::<_, String>(10)?, row.get::<_, String>(11)?);
-                let state: Option<Vec<u8>> = row.get(12)?;
-                let state = state.map(|s| State::decode(&s)).transpose().map_err(|e| conversion(12, e.to_string()))?;
+                    ObjectKey::new(row.get::<_, String>(12)?, row.get::<_, String>(13)?, row.get::<_, String>(14)?);
+                let state: Option<Vec<u8>> = row.get(15)?;
+                let state = state.map(|s| State::decode(&s)).transpose().map_err(|e| conversion(15, e.to_string()))?;
                 Ok(ObjectState { key, head: read_head(row)?, state })
             };
             let rows = statement.query_map(rusqlite::params_from_iter(values), read)?;
@@ -135,7 +147,7 @@ fn read_arrival(row: &Row<'_>) -> rusqlite::Result<Arrival> {
     Ok(Arrival { key, row: arrival, ttl_s: u64::try_from(expires_s - done_ms / 1000).unwrap_or(0) })
 }
 
-fn read_dead(row: &Row<'_>) -> rusqlite::Result<DeadLetter> {
+pub fn read_dead(row: &Row<'_>) -> rusqlite::Result<DeadLetter> {
     let headers: Vec<u8> = row.get(12)?;
     let value: Vec<u8> = row.get(13)?;
     Ok(DeadLetter {

@@ -1,0 +1,332 @@
+//! Effects that wait in the store are sent from there, object by object in order, by whoever owns their
+//! partition: no leader, and no index beside the rows. A sink that is away costs one probe at a time.
+//!
+//! Which objects wait is known from one read of each bucket when the partition is assigned, and kept since.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+use seriatim_schemas::control::Control;
+use seriatim_schemas::declaration::Mode;
+use seriatim_schemas::key::ObjectKey;
+use seriatim_schemas::record::{Record, decode};
+use seriatim_schemas::row::{DeadLetter, WaitingEffect, refused_row};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+use uuid::Uuid;
+
+use crate::act::Cause;
+use crate::error::StoreError;
+use crate::group::dead_letter;
+use crate::log::{Log, parse_position};
+use crate::settle::{Backoff, GivenUp, Settler};
+use crate::sink::gate::jittered;
+use crate::sink::{Deliver, Effect, Emitted, Fault, NamedSink};
+use crate::store::{Freshness, ObjectQuery};
+
+/// Effects of one object that are read and sent before the rows are taken away.
+const DRAIN_MAX: usize = 50;
+
+/// An object and a sink that it waits for.
+pub type Waiter = (ObjectKey, usize);
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Due {
+    At(Instant),
+    /// Being sent, or about to be.
+    Draining,
+    /// An operator must let it go.
+    Parked,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct State {
+    due: Due,
+    failures: u32,
+    /// Effects up to this rev were tried by this process.
+    tried: i64,
+}
+
+/// Everything that waits in the partitions of one owner.
+#[derive(Debug, Default)]
+pub struct Waiters {
+    states: HashMap<Waiter, State>,
+    /// By sink, what is due first.
+    due: HashMap<usize, BTreeSet<(Instant, ObjectKey)>>,
+    draining: HashMap<usize, usize>,
+}
+
+impl Waiters {
+    pub fn has(&self, waiter: &Waiter) -> bool {
+        self.states.contains_key(waiter)
+    }
+
+    pub fn count(&self) -> usize {
+        self.states.len()
+    }
+
+    pub fn parked(&self) -> usize {
+        self.states.values().filter(|s| s.due == Due::Parked).count()
+    }
+
+    fn set(&mut self, waiter: Waiter, state: State) {
+        self.remove(&waiter);
+        match state.due {
+            Due::At(at) => drop(self.due.entry(waiter.1).or_default().insert((at, waiter.0.clone()))),
+            Due::Draining => *self.draining.entry(waiter.1).or_default() += 1,
+            Due::Parked => {}
+        }
+        self.states.insert(waiter, state);
+    }
+
+    pub fn remove(&mut self, waiter: &Waiter) {
+        match self.states.remove(waiter).map(|s| s.due) {
+            Some(Due::At(at)) => {
+                self.due.get_mut(&waiter.1).map(|due| due.remove(&(at, waiter.0.clone())));
+            }
+            Some(Due::Draining) => {
+                self.draining.entry(waiter.1).and_modify(|count| *count -= 1);
+            }
+            Some(Due::Parked) | None => {}
+        }
+    }
+
+    /// It waits now; it may have before.
+    pub fn add(&mut self, waiter: Waiter, is_parked: bool, delay: Duration) {
+        let before = self.states.get(&waiter).copied();
+        if before.is_some_and(|s| s.due == Due::Draining || (s.due == Due::Parked) == is_parked) {
+            return;
+        }
+        let due = if is_parked { Due::Parked } else { Due::At(Instant::now() + delay) };
+        let (failures, tried) = before.map_or((0, 0), |s| (s.failures, s.tried));
+        self.set(waiter, State { due, failures, tried });
+    }
+
+    /// A drain has ended and more is left: at once, or after a wait that doubles with each failure.
+    pub fn again(&mut self, waiter: Waiter, tried: i64, failed: bool, sink: &NamedSink) {
+        let failures = if failed { self.states.get(&waiter).map_or(0, |s| s.failures) + 1 } else { 0 };
+        let (min, max) = (sink.policy.retry_min_ms, sink.policy.retry_max_ms);
+        let wait = if failed { min.saturating_mul(1 << failures.min(20)).min(max) } else { 0 };
+        let due = Due::At(Instant::now() + jittered(Duration::from_millis(wait)));
+        self.set(waiter, State { due, failures, tried });
+    }
+
+    /// Up to where a waiter's effects were tried by this process.
+    pub fn tried(&self, waiter: &Waiter) -> i64 {
+        self.states.get(waiter).map_or(0, |s| s.tried)
+    }
+
+    pub fn tried_to(&mut self, waiter: &Waiter, rev: i64) {
+        if let Some(state) = self.states.get_mut(waiter) {
+            state.tried = state.tried.max(rev);
+        }
+    }
+
+    pub fn park(&mut self, waiter: Waiter) {
+        let tried = self.states.get(&waiter).map_or(0, |s| s.tried);
+        self.set(waiter, State { due: Due::Parked, failures: 0, tried });
+    }
+
+    /// An operator let it go.
+    pub fn release(&mut self, waiter: Waiter) {
+        let tried = self.states.get(&waiter).map_or(0, |s| s.tried);
+        self.set(waiter, State { due: Due::At(Instant::now()), failures: 0, tried });
+    }
+
+    /// What is to be drained now, with the rev up to which each was tried.
+    pub fn start_due(&mut self, sinks: &[std::sync::Arc<NamedSink>], drains_max: usize) -> Vec<(Waiter, i64)> {
+        let now = Instant::now();
+        let mut started = Vec::new();
+        for (index, due) in &self.due {
+            let sink = &sinks[*index];
+            let running = self.draining.get(index).copied().unwrap_or(0);
+            let room = match sink.gate.opens_at() {
+                Some(_) if sink.gate.is_closed() => drains_max.min(sink.policy.concurrency).saturating_sub(running),
+                // The breaker is due: one of them probes.
+                Some(at) if at <= now => 1_usize.saturating_sub(running),
+                _ => 0,
+            };
+            let ready = due.iter().take(room).take_while(|(at, _)| *at <= now);
+            started.extend(ready.map(|(_, key)| (key.clone(), *index)));
+        }
+        let begin = |waiter: Waiter| {
+            let state = self.states[&waiter];
+            self.set(waiter.clone(), State { due: Due::Draining, ..state });
+            (waiter, state.tried)
+        };
+        started.into_iter().map(begin).collect()
+    }
+}
+
+/// What a drain did.
+#[derive(Debug, Default)]
+pub struct Drained {
+    /// Revs that are done with: taken, superseded, or dead.
+    pub revs: Vec<i64>,
+    /// Why the next one is not.
+    pub cause: Option<Cause>,
+    /// Up to where it was tried.
+    pub tried: i64,
+    /// The breaker let nothing through.
+    pub is_held: bool,
+}
+
+/// Sends what one object has waiting for one sink, up to a bound, or to the first that is not taken.
+pub struct Drain<'a> {
+    pub settler: &'a Settler,
+    pub log: &'a dyn Log,
+    pub bucket: u32,
+    pub key: &'a ObjectKey,
+    pub sink: &'a NamedSink,
+    pub writer: Uuid,
+    pub epoch: u64,
+    pub stop: &'a CancellationToken,
+}
+
+impl Drain<'_> {
+    pub async fn work(self, tried: i64) -> Result<Drained, GivenUp> {
+        let mut drained = Drained { tried, ..Drained::default() };
+        let mut backoff = Backoff::new(&self.settler.config);
+        let effects = loop {
+            match self.read(tried, &mut drained).await {
+                Ok(effects) => break effects,
+                Err(error) => {
+                    warn!(key = %self.key, %error, "waiting effects cannot be read, trying again");
+                    self.settler.metrics.store_errors.inc();
+                    backoff.wait(self.stop).await?;
+                }
+            }
+        };
+        let effects = self.newest(effects, &mut drained);
+        if effects.is_empty() {
+            return Ok(drained);
+        }
+        let Some(pass) = self.sink.gate.pass_or_probe(effects.len()).await else {
+            return Ok(Drained { is_held: true, ..drained });
+        };
+        self.settler.metrics.superseded.inc_by(drained.revs.len() as u64);
+        let fault = tokio::select! {
+            fault = self.send(&effects, &mut drained) => fault?,
+            () = self.stop.cancelled() => return Err(GivenUp),
+        };
+        match fault {
+            Some(Fault::Unavailable { reason, retry_after }) => {
+                self.sink.gate.failed(pass, retry_after);
+                drained.cause = Some(Cause { reason, parks: false });
+            }
+            Some(Fault::Refused { reason }) => {
+                self.sink.gate.succeeded(pass);
+                drained.cause = Some(Cause { reason, parks: true });
+            }
+            None => self.sink.gate.succeeded(pass),
+        }
+        Ok(drained)
+    }
+
+    async fn read(&self, tried: i64, drained: &mut Drained) -> Result<Vec<Effect>, StoreError> {
+        let rows = self.settler.store.waiting_effects(self.bucket, self.key, &self.sink.name, 0, DRAIN_MAX).await?;
+        if rows.is_empty() {
+            return self.read_overflow(drained).await;
+        }
+        rows.into_iter().map(|row| self.effect(row, tried)).collect()
+    }
+
+    /// Effects that have no row: their event rows say where their records are. Nothing says whether they were
+    /// tried before.
+    async fn read_overflow(&self, drained: &mut Drained) -> Result<Vec<Effect>, StoreError> {
+        let query = ObjectQuery { key: self.key.clone(), event_rows: Vec::new() };
+        let view = self.settler.store.read(self.bucket, &[query], Freshness::Quorum).await?.remove(0);
+        let waiting = view.head.and_then(|mut head| head.waiting.0.remove(&self.sink.name));
+        let Some((from, to)) = waiting.and_then(|w| w.overflow) else { return Ok(Vec::new()) };
+        let mut rows = self.settler.store.events_from(self.bucket, self.key, from, DRAIN_MAX).await?;
+        rows.retain(|row| row.rev <= to && self.sink.takes(row.outcome) && !Control::is_row(&row.row));
+        if rows.is_empty() {
+            warn!(key = %self.key, sink = self.sink.name, from, to, "the event rows of waiting effects have expired: they are lost");
+            drained.revs.push(to);
+        }
+        let topic = self.log.identity().topic;
+        let mut effects = Vec::with_capacity(rows.len());
+        for row in rows {
+            let found = match parse_position(&topic, &row.position) {
+                Some((partition, offset)) => self.log.entries_at(partition, &[offset]).await,
+                None => Ok(Vec::new()),
+            };
+            let entry = found.map_err(|e| StoreError::Unavailable(e.to_string()))?.pop();
+            let record = entry.and_then(|e| decode(&e.key, &e.headers, e.value).ok()).filter(|r| r.id == row.record);
+            let Some(record) = record else {
+                return Err(StoreError::Corrupt(format!(
+                    "{} is not in the log any more, but {} waits for it: its retention is too short",
+                    row.position, self.sink.name
+                )));
+            };
+            let key = self.key.clone();
+            let effect = self.settler.declarations.effect(key, record, row.outcome, row.rev, self.epoch);
+            effects.push(Effect { resent: true, ..effect });
+        }
+        Ok(effects)
+    }
+
+    fn effect(&self, row: WaitingEffect, tried: i64) -> Result<Effect, StoreError> {
+        let resent = row.attempted || row.writer != self.writer || row.rev <= tried;
+        let record = decode(&self.key.to_string(), &row.headers, row.value)
+            .map_err(|e| StoreError::Corrupt(format!("waiting effect {} of {}: {e}", row.rev, self.key)))?;
+        let effect = self.settler.declarations.effect(self.key.clone(), record, row.outcome, row.rev, self.epoch);
+        Ok(Effect { resent, ..effect })
+    }
+
+    /// Leaves out snapshots that newer ones supersede, where the sink takes only the newest.
+    fn newest(&self, effects: Vec<Effect>, drained: &mut Drained) -> Vec<Effect> {
+        if self.sink.policy.deliver == Deliver::Every {
+            return effects;
+        }
+        let newest = effects.iter().filter(|e| e.mode == Mode::Snapshot).map(|e| e.rev).max();
+        let (sent, superseded): (Vec<_>, Vec<_>) =
+            effects.into_iter().partition(|e| e.mode != Mode::Snapshot || Some(e.rev) == newest);
+        drained.revs.extend(superseded.iter().map(|e| e.rev));
+        sent
+    }
+
+    /// Why it ended before the last effect; what is refused and does not park becomes a dead letter on the way.
+    async fn send(&self, effects: &[Effect], drained: &mut Drained) -> Result<Option<Fault>, GivenUp> {
+        let mut rest = effects;
+        while !rest.is_empty() {
+            let chunk = &rest[..rest.len().min(self.sink.sink.batch_max())];
+            drained.tried = drained.tried.max(chunk.last().map_or(0, |e| e.rev));
+            let Emitted { taken, fault } = self.sink.emit(chunk).await;
+            drained.revs.extend(chunk[..taken].iter().map(|e| e.rev));
+            self.settler.metrics.count_sent(&self.sink.name, &chunk[..taken]);
+            rest = &rest[taken..];
+            match (fault, rest.first()) {
+                (None, _) | (_, None) => {}
+                (Some(Fault::Refused { reason }), Some(refused)) if !self.sink.policy.refused.parks(refused.mode) => {
+                    self.bury(&refused.record, reason).await?;
+                    drained.revs.push(refused.rev);
+                    rest = &rest[1..];
+                }
+                (Some(fault), _) => return Ok(Some(fault)),
+            }
+        }
+        Ok(None)
+    }
+
+    /// A dead effect: committed, and refused by its sink.
+    async fn bury(&self, record: &Record, reason: String) -> Result<(), GivenUp> {
+        let letter = refused_letter(record, self.key, &self.sink.name, reason);
+        let mut backoff = Backoff::new(&self.settler.config);
+        while let Err(error) = self.settler.store.record(self.bucket, &[], std::slice::from_ref(&letter)).await {
+            warn!(%error, "a dead letter was not written, trying again");
+            self.settler.metrics.store_errors.inc();
+            backoff.wait(self.stop).await?;
+        }
+        self.settler.metrics.dead_effects.inc();
+        Ok(())
+    }
+}
+
+/// The letter of an effect that its sink refused. Its event was applied.
+pub fn refused_letter(record: &Record, key: &ObjectKey, sink: &str, reason: String) -> DeadLetter {
+    let mut letter = dead_letter(record, &key.object, "refused", format!("sink {sink}: {reason}"), String::new());
+    letter.event_row = refused_row(sink, &letter.event_row);
+    letter
+}

@@ -1,0 +1,385 @@
+//! One group of a bucket: its records are gathered, sorted into the lanes of their objects, and settled.
+//! What each of them did is then known; its effects are not out yet.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use jiff::Timestamp;
+use seriatim_schemas::control::{Control, ControlAct, RESET_VERSION};
+use seriatim_schemas::id::RecordId;
+use seriatim_schemas::key::{ObjectKey, RecordKey};
+use seriatim_schemas::outcome::Outcome;
+use seriatim_schemas::record::{Record, RecordKind, decode, encode};
+use seriatim_schemas::row::{ArrivalRow, DeadLetter, Waiting, refused_row};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+use uuid::Uuid;
+
+use crate::act::{Act, Waits, What};
+use crate::budget::Share;
+use crate::decide::Verdict;
+use crate::error::StoreError;
+use crate::log::{ForeignRecord, LogEntry};
+use crate::settle::{Backoff, Entry, GivenUp, Lane, Settler};
+use crate::sink::{Effect, idempotency_key};
+use crate::store::{Arrival, Freshness, GroupBounds, LetterKey, ObjectQuery};
+
+pub fn entry_key(entry: &LogEntry) -> String {
+    match &entry.record {
+        Ok(record) => record.key.to_string(),
+        Err(foreign) => foreign.key.clone(),
+    }
+}
+
+/// Takes records off the front of a bucket's queue, in order, up to a group's bounds; at least one.
+pub fn gather(queue: &mut VecDeque<LogEntry>, bounds: GroupBounds) -> Vec<LogEntry> {
+    let mut group: Vec<LogEntry> = Vec::new();
+    let mut keys: HashSet<String> = HashSet::new();
+    let mut bytes = 0;
+    while let Some(entry) = queue.front() {
+        let key = entry_key(entry);
+        let is_new = !keys.contains(&key);
+        bytes += entry.record.as_ref().map_or(0, Record::size);
+        let is_full = group.len() >= bounds.events || (is_new && keys.len() >= bounds.objects) || bytes > bounds.bytes;
+        if is_full && !group.is_empty() {
+            break;
+        }
+        if is_new {
+            keys.insert(key);
+        }
+        group.push(queue.pop_front().expect("the front was just seen"));
+    }
+    group
+}
+
+/// One record whose fate is known.
+pub struct Decided {
+    pub offset: i64,
+    /// What an operator's act does to what waits.
+    pub act: Option<Act>,
+    /// The dead letter that goes when all else is done.
+    pub forget: Option<LetterKey>,
+    /// What is to be sent, and for which sinks the object waited when it was decided.
+    pub effect: Option<(Effect, Waiting)>,
+    /// What the ledger will say, once all is out; nothing where it said so before.
+    pub arrival: Option<Arrival>,
+    pub letter: Option<DeadLetter>,
+    /// Its place in the byte budget.
+    pub share: Share,
+}
+
+impl Decided {
+    fn nothing(offset: i64, share: Share) -> Self {
+        Self { offset, act: None, forget: None, effect: None, arrival: None, letter: None, share }
+    }
+}
+
+/// What a group's records need beside the settler.
+pub struct Place<'a> {
+    pub settler: &'a Settler,
+    pub epoch: u64,
+    pub at: &'a (dyn Fn(i64) -> String + Send + Sync),
+}
+
+/// A group, sorted into the lanes of its objects; what has no object is decided at once.
+#[derive(Default)]
+struct Sorted {
+    lanes: Vec<Lane>,
+    /// Of each lane's entries.
+    shares: Vec<Vec<(i64, Share)>>,
+    decided: Vec<Decided>,
+    /// Acts of an operator that decide nothing.
+    controls: Vec<(i64, Record, Share)>,
+}
+
+/// Settles a group. Whatever stops it leaves its offsets pending: all is read again.
+pub async fn work(
+    place: Place<'_>,
+    bucket: u32,
+    group: Vec<LogEntry>,
+    stop: &CancellationToken,
+) -> Result<Vec<Decided>, GivenUp> {
+    let Sorted { lanes, shares, mut decided, controls } = place.sort_out(group);
+    for (offset, record, share) in controls {
+        decided.push(place.control(bucket, offset, record, share, stop).await?);
+    }
+    let settled = place.settler.settle(bucket, &lanes, stop).await?;
+    for ((lane, shares), settled) in lanes.into_iter().zip(shares).zip(settled) {
+        let entries = lane.entries.into_iter().zip(shares).zip(settled.verdicts);
+        for ((entry, (offset, share)), verdict) in entries {
+            decided.push(place.decided(&lane.key, entry.record, verdict, &settled.waiting, offset, share));
+        }
+    }
+    Ok(decided)
+}
+
+impl Place<'_> {
+    fn sort_out(&self, group: Vec<LogEntry>) -> Sorted {
+        let mut sorted = Sorted::default();
+        let mut lane_of: HashMap<ObjectKey, usize> = HashMap::new();
+        for LogEntry { offset, record, share } in group {
+            let record = match record {
+                Ok(record) => record,
+                Err(foreign) => {
+                    let letter = foreign_letter(foreign, (self.at)(offset), offset);
+                    sorted.decided.push(Decided { letter: Some(letter), ..Decided::nothing(offset, share) });
+                    continue;
+                }
+            };
+            let is_reset = record.event_type == RESET_VERSION;
+            if record.kind == RecordKind::Control && !is_reset {
+                sorted.controls.push((offset, record, share));
+                continue;
+            }
+            let RecordKey::Object(key) = record.key.clone() else {
+                sorted.decided.push(self.without_object(record, offset, share));
+                continue;
+            };
+            let candidate = self.settler.declarations.interpret(&record, (self.at)(offset));
+            let lane = *lane_of.entry(key.clone()).or_insert_with(|| {
+                sorted.lanes.push(Lane { key, entries: Vec::new() });
+                sorted.shares.push(Vec::new());
+                sorted.lanes.len() - 1
+            });
+            sorted.lanes[lane].entries.push(Entry { record, candidate });
+            sorted.shares[lane].push((offset, share));
+        }
+        sorted
+    }
+
+    /// The evidence of a batch, whose items are records of their own; or what could not be routed.
+    fn without_object(&self, record: Record, offset: i64, share: Share) -> Decided {
+        let is_evidence = matches!(record.key, RecordKey::Evidence { .. }) && record.kind == RecordKind::Evidence;
+        if is_evidence {
+            return Decided::nothing(offset, share);
+        }
+        let (cause, detail) = match &record.problem {
+            Some(problem) => ("unroutable", problem.clone()),
+            None => ("unsupported_kind", format!("kind {} is of a newer version", record.kind.as_str())),
+        };
+        let letter = dead_letter(&record, "", cause, detail, (self.at)(offset));
+        let arrival = Some(self.arrival_of_letter(&letter));
+        Decided { arrival, letter: Some(letter), ..Decided::nothing(offset, share) }
+    }
+
+    fn decided(
+        &self,
+        key: &ObjectKey,
+        record: Record,
+        verdict: Verdict,
+        waiting: &Waiting,
+        offset: i64,
+        share: Share,
+    ) -> Decided {
+        let position = (self.at)(offset);
+        let letter = match &verdict {
+            Verdict::Dead(cause) => {
+                let detail = cause.detail.clone();
+                let letter = dead_letter(&record, &key.object, cause.cause, detail, position.clone());
+                let key = idempotency_key(key, &letter.event_row);
+                warn!(idempotency_key = key, cause = cause.cause, detail = cause.detail, "dead letter");
+                Some(letter)
+            }
+            _ => None,
+        };
+        let arrival = self.arrival(key, &record, &verdict, position);
+        let sent = match verdict {
+            Verdict::Apply { rev } => Some((rev, Outcome::Applied, false)),
+            Verdict::Deliver { rev } => Some((rev, Outcome::Stale, false)),
+            Verdict::Resend { rev, outcome } => Some((rev, outcome, true)),
+            Verdict::Done | Verdict::Duplicate | Verdict::Stale | Verdict::Dead(_) => None,
+        };
+        let effect = sent.map(|(rev, outcome, resent)| {
+            let effect = self.settler.declarations.effect(key.clone(), record, outcome, rev, self.epoch);
+            (Effect { resent, ..effect }, waiting.clone())
+        });
+        Decided { effect, arrival, letter, ..Decided::nothing(offset, share) }
+    }
+
+    /// What an operator asked for. What it is about may be gone by now: then there is nothing to do.
+    async fn control(
+        &self,
+        bucket: u32,
+        offset: i64,
+        record: Record,
+        share: Share,
+        stop: &CancellationToken,
+    ) -> Result<Decided, GivenUp> {
+        let object = match &record.key {
+            RecordKey::Object(key) => key.object.clone(),
+            RecordKey::Unroutable { .. } | RecordKey::Evidence { .. } => String::new(),
+        };
+        let key = ObjectKey::new(record.key.tenant(), record.key.source(), object);
+        let control = match Control::parse(&record.value) {
+            Ok(control) => control,
+            Err(error) => {
+                let letter = dead_letter(&record, &key.object, "control", error.to_string(), (self.at)(offset));
+                let arrival = Some(self.arrival_of_letter(&letter));
+                return Ok(Decided { arrival, letter: Some(letter), ..Decided::nothing(offset, share) });
+            }
+        };
+        info!(key = %key, act = control.describe(), "act of an operator");
+        let mut arrival = self.arrival(&key, &record, &Verdict::Apply { rev: 0 }, (self.at)(offset));
+        if let Some(arrival) = &mut arrival {
+            arrival.row.detail = Some(control.describe());
+        }
+        let nothing = Decided { arrival, ..Decided::nothing(offset, share) };
+        let release = |sink: &str, skip| {
+            let sink = self.sink(sink)?;
+            Some(Act { key: key.clone(), sink, what: What::Release { skip } })
+        };
+        Ok(match control.act {
+            ControlAct::Redrive { sink } => Decided { act: release(&sink, None), ..nothing },
+            ControlAct::Skip { sink, rev } => Decided { act: release(&sink, Some(rev)), ..nothing },
+            ControlAct::RedriveEffect { sink, event_row } => {
+                let row = refused_row(&sink, &event_row);
+                let forget = LetterKey { key: key.clone(), row };
+                let act = self.redrive_effect(bucket, &forget, &sink, event_row, stop).await?;
+                Decided { act, forget: Some(forget), ..nothing }
+            }
+            ControlAct::Discard { letter, record } => {
+                let forget = LetterKey { key, row: letter };
+                let found = self.until_answered(stop, || self.settler.store.dead_letter(bucket, &forget)).await?;
+                let is_same = found.is_some_and(|letter| letter.record.to_string() == record);
+                Decided { forget: is_same.then_some(forget), ..nothing }
+            }
+            // Decided in its object's lane.
+            ControlAct::ResetVersion {} => nothing,
+        })
+    }
+
+    fn sink(&self, name: &str) -> Option<usize> {
+        let found = self.settler.declarations.sinks().iter().position(|sink| sink.name == name);
+        if found.is_none() {
+            warn!(sink = name, "an act on a sink that is not configured does nothing");
+        }
+        found
+    }
+
+    /// A dead effect waits again, marked: its sink has seen it.
+    async fn redrive_effect(
+        &self,
+        bucket: u32,
+        of: &LetterKey,
+        sink: &str,
+        event_row: String,
+        stop: &CancellationToken,
+    ) -> Result<Option<Act>, GivenUp> {
+        let Some(sink) = self.sink(sink) else { return Ok(None) };
+        let letter = self.until_answered(stop, || self.settler.store.dead_letter(bucket, of)).await?;
+        let queries = [ObjectQuery { key: of.key.clone(), event_rows: vec![event_row.clone()] }];
+        let read = || self.settler.store.read(bucket, &queries, Freshness::Quorum);
+        let view = self.until_answered(stop, read).await?.remove(0);
+        let (Some(letter), Some(row)) = (letter, view.rows.get(&event_row)) else {
+            warn!(key = %of.key, event_row, "a dead effect is gone, or its event row has expired");
+            return Ok(None);
+        };
+        let Ok(record) = decode(&of.key.to_string(), &letter.headers, letter.value) else { return Ok(None) };
+        let effect = self.settler.declarations.effect(of.key.clone(), record, row.outcome, row.rev, self.epoch);
+        let waits = Waits { effect: Effect { resent: true, ..effect }, attempted: true };
+        let what = What::Defer { effects: vec![waits], cause: "redriven by an operator".to_owned(), parks: false };
+        Ok(Some(Act { key: of.key.clone(), sink, what }))
+    }
+
+    async fn until_answered<T, F: Future<Output = Result<T, StoreError>>>(
+        &self,
+        stop: &CancellationToken,
+        mut ask: impl FnMut() -> F,
+    ) -> Result<T, GivenUp> {
+        let mut backoff = Backoff::new(&self.settler.config);
+        loop {
+            match ask().await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => {
+                    warn!(%error, "what an act is about cannot be read, trying again");
+                    self.settler.metrics.store_errors.inc();
+                    backoff.wait(stop).await?;
+                }
+            }
+        }
+    }
+
+    fn arrival(&self, key: &ObjectKey, record: &Record, verdict: &Verdict, position: String) -> Option<Arrival> {
+        let (outcome, detail) = match verdict {
+            Verdict::Apply { .. } => (Outcome::Applied, None),
+            Verdict::Deliver { .. } | Verdict::Stale => (Outcome::Stale, None),
+            Verdict::Resend { outcome, .. } => (*outcome, None),
+            Verdict::Duplicate => (Outcome::Duplicate, None),
+            Verdict::Dead(cause) => (Outcome::Dead, Some(format!("{}: {}", cause.cause, cause.detail))),
+            Verdict::Done => return None,
+        };
+        let row = ArrivalRow {
+            event_row: record.event_row(),
+            event_id: record.event_id.clone(),
+            record: record.id,
+            outcome,
+            detail,
+            position,
+            recorded_ms: record.recorded.as_millisecond(),
+            done_ms: 0,
+        };
+        debug!(idempotency_key = idempotency_key(key, &row.event_row), outcome = outcome.as_str(), record = %row.record, "decided");
+        Some(Arrival {
+            ttl_s: self.settler.declarations.dedupe_window_s(&key.tenant, &key.source),
+            key: key.clone(),
+            row,
+        })
+    }
+
+    fn arrival_of_letter(&self, letter: &DeadLetter) -> Arrival {
+        Arrival {
+            key: ObjectKey::new(&letter.tenant, &letter.source, &letter.object),
+            row: ArrivalRow {
+                event_row: letter.event_row.clone(),
+                event_id: letter.event_id.clone(),
+                record: letter.record,
+                outcome: Outcome::Dead,
+                detail: Some(format!("{}: {}", letter.cause, letter.detail)),
+                position: letter.position.clone(),
+                recorded_ms: letter.recorded_ms,
+                done_ms: letter.dead_ms,
+            },
+            ttl_s: self.settler.declarations.dedupe_window_s(&letter.tenant, &letter.source),
+        }
+    }
+}
+
+pub fn dead_letter(record: &Record, object: &str, cause: &str, detail: String, position: String) -> DeadLetter {
+    DeadLetter {
+        tenant: record.key.tenant().to_owned(),
+        source: record.key.source().to_owned(),
+        object: object.to_owned(),
+        event_row: record.event_row(),
+        event_id: record.event_id.clone(),
+        event_type: record.event_type.clone(),
+        record: record.id,
+        cause: cause.to_owned(),
+        detail,
+        position,
+        recorded_ms: record.recorded.as_millisecond(),
+        dead_ms: Timestamp::now().as_millisecond(),
+        headers: encode(record),
+        value: record.value.clone(),
+    }
+}
+
+/// What someone else wrote into the topic. Its position names it: it has no id of ours.
+fn foreign_letter(foreign: ForeignRecord, position: String, offset: i64) -> DeadLetter {
+    warn!(position, error = %foreign.error, "not a record of ours: kept as a dead letter");
+    let now_ms = Timestamp::now().as_millisecond();
+    DeadLetter {
+        tenant: String::new(),
+        source: String::new(),
+        object: String::new(),
+        event_row: position.clone(),
+        event_id: position.clone(),
+        event_type: "unknown".to_owned(),
+        record: RecordId { request: Uuid::nil(), item: offset as u32 },
+        cause: "foreign".to_owned(),
+        detail: format!("key {:?}: {}", foreign.key, foreign.error),
+        position,
+        recorded_ms: now_ms,
+        dead_ms: now_ms,
+        headers: foreign.headers,
+        value: foreign.value,
+    }
+}

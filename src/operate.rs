@@ -1,0 +1,104 @@
+//! What an operator does: acts become records of the log, whoever asks for them, so that they reach the owner of
+//! their object in order and are done once. Nothing here writes to the store.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use jiff::Timestamp;
+use seriatim_ingest::log::Append;
+use seriatim_ingest::rederive::rederive;
+use seriatim_ingest::sources::LiveSource;
+use seriatim_schemas::control::{Control, ControlAct};
+use seriatim_schemas::key::{ObjectKey, RecordKey};
+use seriatim_schemas::record::{Record, RecordKind, decode};
+use seriatim_schemas::row::{DeadLetter, parse_refused_row};
+use seriatim_schemas::source::Source;
+
+/// Who acts, on which log, by which declarations.
+pub struct Operator {
+    log: Arc<dyn Append>,
+    sources: HashMap<(String, String), LiveSource>,
+    by: String,
+    reason: Option<String>,
+}
+
+/// What a redrive of a dead letter comes to.
+pub enum Redrive {
+    /// These records go into the log, and the letter goes.
+    Again(Vec<Record>),
+    /// Its sink is sent the effect again.
+    Effect { sink: String, event_row: String },
+    /// It would be a dead letter again, and why.
+    StillDead(String),
+}
+
+impl Operator {
+    pub fn new(log: Arc<dyn Append>, sources: Vec<Source>, by: String, reason: Option<String>) -> anyhow::Result<Self> {
+        let live = |source: Source| {
+            let name = (source.tenant.clone(), source.name.clone());
+            Ok((name, LiveSource::without_secrets(source)?))
+        };
+        Ok(Self { log, sources: sources.into_iter().map(live).collect::<anyhow::Result<_>>()?, by, reason })
+    }
+
+    /// What a redrive would do now.
+    pub fn plan(&self, letter: &DeadLetter) -> anyhow::Result<Redrive> {
+        if let Some((sink, event_row)) = parse_refused_row(&letter.event_row) {
+            return Ok(Redrive::Effect { sink: sink.to_owned(), event_row: event_row.to_owned() });
+        }
+        if letter.cause == "foreign" {
+            bail!("{} is no record of ours: it cannot be redriven", letter.position);
+        }
+        let source = self.sources.get(&(letter.tenant.clone(), letter.source.clone()));
+        let Some(source) = source else {
+            return Ok(Redrive::StillDead(format!("{}/{} is not declared", letter.tenant, letter.source)));
+        };
+        let record = decode(&key_of(letter).to_string(), &letter.headers, letter.value.clone())?;
+        let records = rederive(source, &record)?;
+        let problem = records.iter().find_map(|record| match record.kind {
+            RecordKind::Unroutable => Some(record.problem.clone().unwrap_or_default()),
+            _ => record.problem.clone(),
+        });
+        Ok(problem.map_or(Redrive::Again(records), Redrive::StillDead))
+    }
+
+    /// The new records first: a crash in between leaves the letter, and the event is decided once all the same.
+    pub async fn redrive(&self, letter: &DeadLetter, plan: Redrive) -> anyhow::Result<()> {
+        match plan {
+            Redrive::StillDead(reason) => bail!("{}: {reason}", letter.event_id),
+            Redrive::Effect { sink, event_row } => {
+                self.act(key_of(letter), ControlAct::RedriveEffect { sink, event_row }).await
+            }
+            Redrive::Again(records) => {
+                self.log.append(records).await.context("the log did not take the event")?;
+                self.discard(letter).await
+            }
+        }
+    }
+
+    pub async fn discard(&self, letter: &DeadLetter) -> anyhow::Result<()> {
+        let act = ControlAct::Discard { letter: letter.event_row.clone(), record: letter.record.to_string() };
+        self.act(key_of(letter), act).await
+    }
+
+    pub async fn act_on(&self, key: ObjectKey, act: ControlAct) -> anyhow::Result<()> {
+        self.act(RecordKey::Object(key), act).await
+    }
+
+    async fn act(&self, key: RecordKey, act: ControlAct) -> anyhow::Result<()> {
+        let control = Control { act, by: self.by.clone(), reason: self.reason.clone() };
+        let record = control.record(key, Timestamp::now());
+        self.log.append(vec![record]).await.context("the log did not take the act")
+    }
+}
+
+/// The key under which a letter's record lies in the log.
+fn key_of(letter: &DeadLetter) -> RecordKey {
+    let (tenant, source) = (letter.tenant.clone(), letter.source.clone());
+    if letter.object.is_empty() {
+        RecordKey::Unroutable { tenant, source, record: letter.record.to_string() }
+    } else {
+        RecordKey::Object(ObjectKey::new(tenant, source, &letter.object))
+    }
+}
