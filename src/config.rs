@@ -11,6 +11,8 @@ use seriatim_ingest::config::IngestConfig;
 use seriatim_processor::config::{CqlConfig, ProcessorConfig};
 use seriatim_processor::outbound::Guard;
 use seriatim_processor::sink::SinkPolicy;
+#[cfg(feature = "kafka")]
+use seriatim_processor::sink::kafka::CleanTopicConfig;
 use seriatim_processor::sink::push::{Body, PushConfig};
 use seriatim_schemas::document::{self, Overlay};
 use seriatim_schemas::kafka::KafkaConfig;
@@ -75,7 +77,7 @@ impl Default for AdminConfig {
 }
 
 /// Where effects go: a name, and one kind.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SinkConfig {
     /// [a-z0-9-]{1,63}
@@ -89,6 +91,10 @@ pub struct SinkConfig {
     /// An HTTP endpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub push: Option<PushConfig>,
+    /// A topic of clean events.
+    #[cfg(feature = "kafka")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kafka: Option<CleanTopicConfig>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -100,7 +106,11 @@ pub struct JsonLinesConfig {
 impl SinkConfig {
     fn problems(&self) -> Vec<Problem> {
         let mut out: Vec<_> = self.policy.problems().into_iter().map(|p| p.under("policy")).collect();
-        let kinds = [self.json_lines.is_some(), self.push.is_some()];
+        #[cfg(feature = "kafka")]
+        let has_topic = self.kafka.is_some();
+        #[cfg(not(feature = "kafka"))]
+        let has_topic = false;
+        let kinds = [self.json_lines.is_some(), self.push.is_some(), has_topic];
         if kinds.iter().filter(|is_set| **is_set).count() != 1 {
             let remedy =
                 "needs one kind, such as json_lines = { path = \"effects.jsonl\" } or push = { url = \"https://..\" }";

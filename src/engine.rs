@@ -1,9 +1,8 @@
 //! From the configuration to the two halves of a log and a store: one `match`, here.
 
-use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use seriatim_ingest::log::Append;
 use seriatim_ingest::secret::{read_secret, read_secrets};
 use seriatim_processor::inspect::{Inspect, InspectLog};
@@ -20,27 +19,6 @@ use seriatim_schemas::source::SecretRef;
 
 use crate::config::{Config, Engine, SinkConfig};
 
-/// Held while a process writes the embedded files: a second one refuses.
-#[derive(Debug)]
-pub struct DataLock(#[allow(dead_code)] std::fs::File);
-
-/// Makes the data folder and takes its lock.
-pub fn lock_data(folder: &Path) -> anyhow::Result<DataLock> {
-    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let path = folder.join("lock");
-    let file = std::fs::OpenOptions::new().create(true).truncate(false).write(true).open(&path);
-    let file = file.with_context(|| format!("cannot open {}", path.display()))?;
-    match file.try_lock() {
-        Ok(()) => Ok(DataLock(file)),
-        Err(std::fs::TryLockError::WouldBlock) => {
-            bail!("{} is in use by another process: stop it, or take another folder", folder.display())
-        }
-        Err(std::fs::TryLockError::Error(error)) => {
-            Err(error).with_context(|| format!("cannot lock {}", path.display()))
-        }
-    }
-}
-
 pub async fn open_append(config: &Config) -> anyhow::Result<Arc<dyn Append>> {
     match config.engine {
         Engine::Embedded => {
@@ -53,7 +31,7 @@ pub async fn open_append(config: &Config) -> anyhow::Result<Arc<dyn Append>> {
             Ok(Arc::new(KafkaLog::new(&config.kafka, config.ingest.publish_timeout_ms)?))
         }
         #[cfg(not(feature = "kafka"))]
-        Engine::Distributed => bail!("this binary was built without the feature kafka"),
+        Engine::Distributed => anyhow::bail!("this binary was built without the feature kafka"),
     }
 }
 
@@ -66,7 +44,7 @@ pub async fn open_log(config: &Config) -> anyhow::Result<Arc<dyn Log>> {
             Ok(Arc::new(KafkaLog::connect(&config.kafka, FIRST_GENERATION).await?))
         }
         #[cfg(not(feature = "kafka"))]
-        Engine::Distributed => bail!("this binary was built without the feature kafka"),
+        Engine::Distributed => anyhow::bail!("this binary was built without the feature kafka"),
     }
 }
 
@@ -76,7 +54,7 @@ pub async fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
         #[cfg(feature = "cql")]
         Engine::Distributed => Ok(Arc::new(open_cql(config).await?)),
         #[cfg(not(feature = "cql"))]
-        Engine::Distributed => bail!("this binary was built without the feature cql"),
+        Engine::Distributed => anyhow::bail!("this binary was built without the feature cql"),
     }
 }
 
@@ -90,7 +68,7 @@ pub async fn open_inspect(config: &Config) -> anyhow::Result<Arc<dyn Inspect>> {
         #[cfg(feature = "cql")]
         Engine::Distributed => Ok(Arc::new(open_cql(config).await?)),
         #[cfg(not(feature = "cql"))]
-        Engine::Distributed => bail!("this binary was built without the feature cql"),
+        Engine::Distributed => anyhow::bail!("this binary was built without the feature cql"),
     }
 }
 
@@ -107,7 +85,7 @@ pub async fn open_inspect_log(config: &Config) -> anyhow::Result<Arc<dyn Inspect
             Ok(Arc::new(KafkaLog::connect(&config.kafka, FIRST_GENERATION).await?))
         }
         #[cfg(not(feature = "kafka"))]
-        Engine::Distributed => bail!("this binary was built without the feature kafka"),
+        Engine::Distributed => anyhow::bail!("this binary was built without the feature kafka"),
     }
 }
 
@@ -119,13 +97,20 @@ async fn open_cql(config: &Config) -> anyhow::Result<seriatim_processor::store::
 
 pub fn open_sinks(config: &Config) -> anyhow::Result<Vec<NamedSink>> {
     let open = |sink: &SinkConfig| {
-        let opened = open_sink(sink).with_context(|| format!("sink {}", sink.name))?;
+        let opened = open_sink(config, sink).with_context(|| format!("sink {}", sink.name))?;
         Ok(NamedSink::new(&sink.name, sink.policy.clone(), opened))
     };
     config.sink.iter().map(open).collect()
 }
 
-fn open_sink(sink: &SinkConfig) -> anyhow::Result<Arc<dyn Sink>> {
+fn open_sink(config: &Config, sink: &SinkConfig) -> anyhow::Result<Arc<dyn Sink>> {
+    #[cfg(feature = "kafka")]
+    if let Some(topic) = &sink.kafka {
+        use seriatim_processor::sink::kafka::CleanTopic;
+        return Ok(Arc::new(CleanTopic::new(topic, &config.kafka.brokers, sink.policy.wait_after_ms)?));
+    }
+    #[cfg(not(feature = "kafka"))]
+    let _ = config;
     if let Some(lines) = &sink.json_lines {
         if let Some(folder) = lines.path.parent() {
             std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;

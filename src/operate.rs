@@ -1,5 +1,5 @@
 //! What an operator does: acts become records of the log, whoever asks for them, so that they reach the owner of
-//! their object in order and are done once. Nothing here writes to the store.
+//! their object in order and survive what it survives. Nothing here writes to the store.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,16 +9,21 @@ use jiff::Timestamp;
 use seriatim_ingest::log::Append;
 use seriatim_ingest::rederive::rederive;
 use seriatim_ingest::sources::LiveSource;
+use seriatim_processor::candidate::{Declarations, Meaning};
 use seriatim_schemas::control::{Control, ControlAct};
 use seriatim_schemas::key::{ObjectKey, RecordKey};
 use seriatim_schemas::record::{Record, RecordKind, decode};
 use seriatim_schemas::row::{DeadLetter, parse_refused_row};
 use seriatim_schemas::source::Source;
 
+use crate::config::Config;
+
 /// Who acts, on which log, by which declarations.
 pub struct Operator {
     log: Arc<dyn Append>,
     sources: HashMap<(String, String), LiveSource>,
+    declarations: Declarations,
+    sinks: Vec<String>,
     by: String,
     reason: Option<String>,
 }
@@ -34,17 +39,24 @@ pub enum Redrive {
 }
 
 impl Operator {
-    pub fn new(log: Arc<dyn Append>, sources: Vec<Source>, by: String, reason: Option<String>) -> anyhow::Result<Self> {
+    pub fn new(log: Arc<dyn Append>, config: &Config, by: String, reason: Option<String>) -> anyhow::Result<Self> {
+        let sources = config.sources();
+        let declarations = Declarations::new(&sources, Vec::new());
+        let sinks = config.sink.iter().map(|sink| sink.name.clone()).collect();
         let live = |source: Source| {
             let name = (source.tenant.clone(), source.name.clone());
             Ok((name, LiveSource::without_secrets(source)?))
         };
-        Ok(Self { log, sources: sources.into_iter().map(live).collect::<anyhow::Result<_>>()?, by, reason })
+        let sources = sources.into_iter().map(live).collect::<anyhow::Result<_>>()?;
+        Ok(Self { log, sources, declarations, sinks, by, reason })
     }
 
     /// What a redrive would do now.
     pub fn plan(&self, letter: &DeadLetter) -> anyhow::Result<Redrive> {
         if let Some((sink, event_row)) = parse_refused_row(&letter.event_row) {
+            if !self.sinks.iter().any(|name| name == sink) {
+                return Ok(Redrive::StillDead(format!("sink {sink} is not configured")));
+            }
             return Ok(Redrive::Effect { sink: sink.to_owned(), event_row: event_row.to_owned() });
         }
         if letter.cause == "foreign" {
@@ -55,10 +67,15 @@ impl Operator {
             return Ok(Redrive::StillDead(format!("{}/{} is not declared", letter.tenant, letter.source)));
         };
         let record = decode(&key_of(letter).to_string(), &letter.headers, letter.value.clone())?;
+        if !matches!(record.kind, RecordKind::Event | RecordKind::Unroutable | RecordKind::Fetched) {
+            bail!("{}: a record of kind {} is no event", letter.event_id, record.kind.as_str());
+        }
         let records = rederive(source, &record)?;
-        let problem = records.iter().find_map(|record| match record.kind {
-            RecordKind::Unroutable => Some(record.problem.clone().unwrap_or_default()),
-            _ => record.problem.clone(),
+        let of_events = records.iter().filter(|record| record.kind != RecordKind::Evidence);
+        let problem = of_events.map(|record| self.declarations.interpret(record, String::new()).meaning);
+        let problem = problem.into_iter().find_map(|meaning| match meaning {
+            Meaning::Dead(cause) => Some(format!("{}: {}", cause.cause, cause.detail)),
+            _ => None,
         });
         Ok(problem.map_or(Redrive::Again(records), Redrive::StillDead))
     }

@@ -12,6 +12,7 @@ use seriatim_ingest::filter::Filter;
 use seriatim_ingest::metrics::{IngestMetrics, SecretUse};
 use seriatim_ingest::sources::Sources;
 use seriatim_ingest::webhook::Edge;
+use seriatim_processor::lock::{DataLock, lock};
 use seriatim_processor::log::Floors;
 use seriatim_processor::metrics::ProcessorMetrics;
 use seriatim_processor::run::Processor;
@@ -42,16 +43,15 @@ pub struct Service {
     processor: Option<JoinHandle<Result<(), seriatim_processor::error::RunError>>>,
     admin: JoinHandle<std::io::Result<()>>,
     edge_stop: CancellationToken,
-    _lock: Option<engine::DataLock>,
+    _locks: Vec<DataLock>,
 }
 
 impl Service {
     /// Starts all parts; each listens when this returns.
     pub async fn start(config: &Config, roles: Roles) -> anyhow::Result<Self> {
-        let lock = match config.engine {
-            Engine::Embedded => Some(engine::lock_data(&config.data)?),
-            Engine::Distributed => None,
-        };
+        let own = [("ingest", roles.ingest), ("processor", roles.processor)];
+        let own = own.into_iter().filter(|(_, is_own)| *is_own && config.engine == Engine::Embedded);
+        let locks = own.map(|(role, _)| lock(&config.data, role)).collect::<Result<_, _>>()?;
         let mut registry = Registry::default();
         let (stop, edge_stop) = (CancellationToken::new(), CancellationToken::new());
         let append = match config.engine {
@@ -69,7 +69,9 @@ impl Service {
             let metrics = ProcessorMetrics::register(&mut registry);
             let sinks = engine::open_sinks(config)?;
             let (sources, config) = (config.sources(), config.processor.clone());
-            processor = Some(tokio::spawn(Processor { config, log, store, sources, sinks, metrics }.run(stop.clone())));
+            processor = Some(tokio::spawn(
+                Processor { config, log, store, sources, sinks, metrics, reducer: None }.run(stop.clone()),
+            ));
         }
         let (mut edge_addr, mut edge, mut refusals) = (None, None, None);
         if roles.ingest {
@@ -92,7 +94,7 @@ impl Service {
         let admin = Admin { registry: Arc::new(registry), append, floors, refusals, stop: edge_stop.clone() };
         let admin = tokio::spawn(admin::serve(admin, listener));
         info!(edge = ?edge_addr, admin = %admin_addr, "started");
-        Ok(Self { edge_addr, admin_addr, stop, edge, processor, admin, edge_stop, _lock: lock })
+        Ok(Self { edge_addr, admin_addr, stop, edge, processor, admin, edge_stop, _locks: locks })
     }
 
     /// Runs until SIGTERM or SIGINT, `done`, or until a part ends by itself; then stops all parts.

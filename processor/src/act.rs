@@ -32,6 +32,7 @@ impl Act {
     pub fn size(&self) -> (usize, usize) {
         match &self.what {
             What::Defer { effects, .. } => (effects.len(), effects.iter().map(|w| w.effect.value().len() + 1000).sum()),
+            What::Redrive { effect } => (1, effect.effect.value().len() + 1000),
             What::Drained { revs, .. } => (revs.len(), 300 * revs.len()),
             What::Release { .. } => (1, 300),
         }
@@ -42,8 +43,11 @@ impl Act {
 pub enum What {
     /// These effects wait from now on, in order; why, and whether only an operator lets them go.
     Defer { effects: Vec<Waits>, cause: String, parks: bool },
-    /// The effects of these revs were taken. Where some are left: why they go on waiting.
-    Drained { revs: Vec<i64>, cause: Option<Cause> },
+    /// A dead effect waits again, whatever waits already: it has a row, since its rev is out of the order of the rest.
+    Redrive { effect: Box<Waits> },
+    /// The effects of these revs were taken; of those without a row, all up to `overflow`. Where some are left: why
+    /// they go on waiting.
+    Drained { revs: Vec<i64>, overflow: Option<i64>, cause: Option<Cause> },
     /// An operator lets go what was parked; `skip`: the effect of this rev, if it is the first, is dropped.
     Release { skip: Option<i64> },
 }
@@ -156,7 +160,7 @@ impl Acting<'_> {
 
     async fn left(&self, bucket: u32, act: &Act, change: &Change<'_>) -> Result<Left, StoreError> {
         let max = match &act.what {
-            What::Defer { .. } => return Ok(Left::default()),
+            What::Defer { .. } | What::Redrive { .. } => return Ok(Left::default()),
             What::Drained { revs, .. } => revs.len() + 1,
             What::Release { .. } => 2,
         };
@@ -188,7 +192,8 @@ impl<'a> Change<'a> {
     fn apply(&mut self, act: &Act, left: &Left) -> Standing {
         match &act.what {
             What::Defer { effects, cause, parks } => self.defer(act, effects, cause, *parks),
-            What::Drained { revs, cause } => self.drained(act, revs, cause.as_ref(), left),
+            What::Redrive { effect } => self.redrive(act, effect),
+            What::Drained { revs, overflow, cause } => self.drained(act, revs, *overflow, cause.as_ref(), left),
             What::Release { skip } => self.release(act, *skip, left),
         }
     }
@@ -226,6 +231,20 @@ impl<'a> Change<'a> {
         if is_parked { Standing::Parked } else { Standing::Waits }
     }
 
+    fn redrive(&mut self, act: &Act, waits: &Waits) -> Standing {
+        let sink = self.sink_name(act).to_owned();
+        let is_new = !self.head.waiting.has(&sink);
+        let mut waiting = self.head.waiting.0.remove(&sink).unwrap_or_default();
+        waiting.queued += 1;
+        self.beside.put.push(SideRow::Effect(self.row(&sink, waits)));
+        let is_parked = waiting.parked.is_some();
+        self.set(&sink, waiting);
+        if is_new {
+            self.mark(act, "redriven by an operator", false);
+        }
+        if is_parked { Standing::Parked } else { Standing::Waits }
+    }
+
     fn row(&self, sink: &str, waits: &Waits) -> WaitingEffect {
         let effect = &waits.effect;
         WaitingEffect {
@@ -245,18 +264,21 @@ impl<'a> Change<'a> {
         self.beside.changes_waiting = true;
     }
 
-    fn drained(&mut self, act: &Act, revs: &[i64], cause: Option<&Cause>, left: &Left) -> Standing {
+    fn drained(
+        &mut self,
+        act: &Act,
+        revs: &[i64],
+        overflow: Option<i64>,
+        cause: Option<&Cause>,
+        left: &Left,
+    ) -> Standing {
         let sink = self.sink_name(act).to_owned();
         let Some(mut waiting) = self.head.waiting.0.remove(&sink) else { return Standing::Clear };
         for rev in revs {
             self.beside.delete.push(SideKey::Effect { sink: sink.clone(), rev: *rev });
         }
-        // What overflowed and was sent out of the log is behind us as well.
-        let last = revs.iter().max().copied();
-        if let (Some((from, to)), Some(last)) = (waiting.overflow, last)
-            && last >= from
-        {
-            waiting.overflow = (last < to).then_some((last + 1, to));
+        if let (Some((_, to)), Some(done)) = (waiting.overflow, overflow) {
+            waiting.overflow = (done < to).then_some((done + 1, to));
         }
         waiting.queued = waiting.queued.saturating_sub(revs.len() as u64);
         let has_rows = left.revs.iter().any(|rev| !revs.contains(rev));
@@ -290,6 +312,14 @@ impl<'a> Change<'a> {
                 self.beside.delete.push(SideKey::Waiting { sink });
                 return Standing::Clear;
             }
+        }
+        if let Some((from, to)) = waiting.overflow.filter(|(from, _)| left.revs.is_empty() && skip == Some(*from)) {
+            waiting.overflow = (from < to).then_some((from + 1, to));
+        }
+        if left.revs.is_empty() && waiting.overflow.is_none() {
+            self.beside.changes_waiting = true;
+            self.beside.delete.push(SideKey::Waiting { sink });
+            return Standing::Clear;
         }
         self.set(&sink, waiting);
         self.mark(act, "released by an operator", false);

@@ -4,6 +4,7 @@
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
 
+use bytes::Bytes;
 use seriatim_schemas::id::RecordId;
 use seriatim_schemas::outcome::Outcome;
 use seriatim_schemas::row::{EventRow, Head, Snapshot};
@@ -11,6 +12,7 @@ use seriatim_schemas::version::OrderKey;
 use uuid::Uuid;
 
 use crate::candidate::{Candidate, Cause, Meaning};
+use crate::reduce::Reduce;
 
 /// What is stored of an object, as far as its candidates are concerned. Head and rows are of one read.
 #[derive(Debug, Clone, Default)]
@@ -38,6 +40,8 @@ pub enum Verdict {
         rev: i64,
         outcome: Outcome,
     },
+    /// An operator's act on the object's order, committed: nothing is sent.
+    Acted,
     /// Committed earlier for this record, emitted and recorded: nothing to do.
     Done,
     /// Another record of the same event, or an equal event, was first.
@@ -59,17 +63,22 @@ pub struct Decisions {
     pub state_from: Option<usize>,
     /// The snapshot's order key changes though its state does not.
     pub resets_order: bool,
+    /// The fold changes.
+    pub folds: bool,
 }
 
 /// Decides an object's candidates in the order of the log. `attempt` names this try: a row that carries it
 /// was written by an earlier send of the same batch whose answer was lost.
-pub fn decide(view: &View, candidates: &[Candidate], attempt: Uuid, now_ms: i64) -> Decisions {
+pub fn decide(view: &View, candidates: &[Candidate], attempt: Uuid, now_ms: i64, reduce: Reduce<'_>) -> Decisions {
     let mut object = Object {
         rev: view.head.as_ref().map_or(0, |h| h.rev),
         snapshot: view.head.as_ref().and_then(|h| h.snapshot.clone()),
         rows: Vec::new(),
         state_from: None,
         resets_order: false,
+        fold: view.head.as_ref().and_then(|h| h.fold.clone()),
+        folds: false,
+        reduce,
     };
     let verdicts = candidates
         .iter()
@@ -84,23 +93,25 @@ pub fn decide(view: &View, candidates: &[Candidate], attempt: Uuid, now_ms: i64)
         rev: object.rev,
         turn: view.head.as_ref().map_or(0, |h| h.turn) + 1,
         snapshot: object.snapshot.clone(),
+        fold: object.fold.clone(),
         ..view.head.clone().unwrap_or_default()
     });
-    let Object { rows, state_from, resets_order, .. } = object;
-    Decisions { verdicts, rows, head, state_from, resets_order }
+    let Object { rows, state_from, resets_order, folds, .. } = object;
+    Decisions { verdicts, rows, head, state_from, resets_order, folds }
 }
 
 /// The event was decided before; the row is the truth.
 fn on_stored_row(row: &EventRow, candidate: &Candidate, view: &View, attempt: Uuid) -> Verdict {
+    let has_arrived = view.arrived.contains(&candidate.record);
     if candidate.meaning == Meaning::ResetVersion {
-        Verdict::Done
+        if has_arrived { Verdict::Done } else { Verdict::Acted }
     } else if row.record != candidate.record {
         Verdict::Duplicate
     } else if row.attempt == attempt && row.outcome == Outcome::Stale {
         Verdict::Deliver { rev: row.rev }
     } else if row.attempt == attempt {
         Verdict::Apply { rev: row.rev }
-    } else if view.arrived.contains(&candidate.record) {
+    } else if has_arrived {
         Verdict::Done
     } else {
         Verdict::Resend { rev: row.rev, outcome: row.outcome }
@@ -108,15 +119,18 @@ fn on_stored_row(row: &EventRow, candidate: &Candidate, view: &View, attempt: Uu
 }
 
 /// The object as it will be, while its candidates are decided one after the other.
-struct Object {
+struct Object<'a> {
     rev: i64,
     snapshot: Option<Snapshot>,
     rows: Vec<EventRow>,
     state_from: Option<usize>,
     resets_order: bool,
+    fold: Option<Bytes>,
+    folds: bool,
+    reduce: Reduce<'a>,
 }
 
-impl Object {
+impl Object<'_> {
     fn on_candidate(&mut self, index: usize, candidate: &Candidate, attempt: Uuid, now_ms: i64) -> Verdict {
         if self.rows.iter().any(|row| row.row == candidate.event_row) {
             return Verdict::Duplicate;
@@ -126,9 +140,13 @@ impl Object {
             Meaning::Repeat => return Verdict::Duplicate,
             Meaning::ResetVersion => {
                 self.reset_version(candidate, attempt, now_ms);
-                return Verdict::Done;
+                return Verdict::Acted;
             }
-            Meaning::Delta => {}
+            Meaning::Delta => match (self.reduce)(index, self.fold.as_ref()) {
+                Ok(None) => {}
+                Ok(Some(fold)) => (self.fold, self.folds) = (Some(fold), true),
+                Err(cause) => return Verdict::Dead(cause),
+            },
             Meaning::Snapshot { order_key, tombstone } => {
                 let standing = self.standing(candidate, order_key);
                 match standing {

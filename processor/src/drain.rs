@@ -10,7 +10,7 @@ use seriatim_schemas::control::Control;
 use seriatim_schemas::declaration::Mode;
 use seriatim_schemas::key::ObjectKey;
 use seriatim_schemas::record::{Record, decode};
-use seriatim_schemas::row::{DeadLetter, WaitingEffect, refused_row};
+use seriatim_schemas::row::{DeadLetter, EventRow, WaitingEffect, refused_row};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
@@ -128,6 +128,10 @@ impl Waiters {
         self.set(waiter, State { due: Due::Parked, failures: 0, tried });
     }
 
+    pub fn is_draining(&self, waiter: &Waiter) -> bool {
+        self.states.get(waiter).is_some_and(|s| s.due == Due::Draining)
+    }
+
     /// An operator let it go.
     pub fn release(&mut self, waiter: Waiter) {
         let tried = self.states.get(&waiter).map_or(0, |s| s.tried);
@@ -164,10 +168,14 @@ impl Waiters {
 pub struct Drained {
     /// Revs that are done with: taken, superseded, or dead.
     pub revs: Vec<i64>,
+    /// Of the effects without rows, all up to this rev are done with.
+    pub overflow: Option<i64>,
     /// Why the next one is not.
     pub cause: Option<Cause>,
     /// Up to where it was tried.
     pub tried: i64,
+    /// These effects have no rows of their own.
+    is_overflow: bool,
     /// The breaker let nothing through.
     pub is_held: bool,
 }
@@ -221,6 +229,9 @@ impl Drain<'_> {
             }
             None => self.sink.gate.succeeded(pass),
         }
+        if drained.is_overflow {
+            drained.overflow = std::mem::take(&mut drained.revs).into_iter().max();
+        }
         Ok(drained)
     }
 
@@ -239,12 +250,7 @@ impl Drain<'_> {
         let view = self.settler.store.read(self.bucket, &[query], Freshness::Quorum).await?.remove(0);
         let waiting = view.head.and_then(|mut head| head.waiting.0.remove(&self.sink.name));
         let Some((from, to)) = waiting.and_then(|w| w.overflow) else { return Ok(Vec::new()) };
-        let mut rows = self.settler.store.events_from(self.bucket, self.key, from, DRAIN_MAX).await?;
-        rows.retain(|row| row.rev <= to && self.sink.takes(row.outcome) && !Control::is_row(&row.row));
-        if rows.is_empty() {
-            warn!(key = %self.key, sink = self.sink.name, from, to, "the event rows of waiting effects have expired: they are lost");
-            drained.revs.push(to);
-        }
+        let rows = self.next_events(from, to, drained).await?;
         let topic = self.log.identity().topic;
         let mut effects = Vec::with_capacity(rows.len());
         for row in rows {
@@ -265,6 +271,30 @@ impl Drain<'_> {
             effects.push(Effect { resent: true, ..effect });
         }
         Ok(effects)
+    }
+
+    /// Event rows whose effects this sink is owed, from `from` on; what lies between, and is not, is done with.
+    async fn next_events(&self, from: i64, to: i64, drained: &mut Drained) -> Result<Vec<EventRow>, StoreError> {
+        let mut next = from;
+        loop {
+            let mut rows = self.settler.store.events_from(self.bucket, self.key, next, DRAIN_MAX).await?;
+            let last = rows.last().map(|row| row.rev);
+            rows.retain(|row| row.rev <= to && self.sink.takes(row.outcome) && !Control::is_row(row));
+            match last.filter(|last| *last < to) {
+                Some(last) if rows.is_empty() => next = last + 1,
+                None if rows.is_empty() => {
+                    if next == from && last.is_none() {
+                        warn!(key = %self.key, sink = self.sink.name, from, to, "the event rows of waiting effects have expired: they are lost");
+                    }
+                    drained.overflow = Some(to);
+                    return Ok(rows);
+                }
+                _ => {
+                    drained.is_overflow = true;
+                    return Ok(rows);
+                }
+            }
+        }
     }
 
     fn effect(&self, row: WaitingEffect, tried: i64) -> Result<Effect, StoreError> {

@@ -21,7 +21,7 @@ use crate::error::StoreError;
 use crate::log::{ForeignRecord, LogEntry};
 use crate::settle::{Backoff, Entry, GivenUp, Lane, Settler};
 use crate::sink::{Effect, idempotency_key};
-use crate::store::{Arrival, Freshness, GroupBounds, LetterKey, ObjectQuery};
+use crate::store::{Arrival, Freshness, GroupBounds, Letter, LetterKey, ObjectQuery};
 
 pub fn entry_key(entry: &LogEntry) -> String {
     match &entry.record {
@@ -30,7 +30,14 @@ pub fn entry_key(entry: &LogEntry) -> String {
     }
 }
 
-/// Takes records off the front of a bucket's queue, in order, up to a group's bounds; at least one.
+/// Whether an entry lets an object's order begin anew. Nothing before it may be read again once it is decided: what
+/// was stale then has left no row, and would be newer than nothing.
+pub fn is_reset(entry: &LogEntry) -> bool {
+    entry.record.as_ref().is_ok_and(|record| record.kind == RecordKind::Control && record.event_type == RESET_VERSION)
+}
+
+/// Takes records off the front of a bucket's queue, in order, up to a group's bounds; at least one. A reset of an
+/// object's order begins a group.
 pub fn gather(queue: &mut VecDeque<LogEntry>, bounds: GroupBounds) -> Vec<LogEntry> {
     let mut group: Vec<LogEntry> = Vec::new();
     let mut keys: HashSet<String> = HashSet::new();
@@ -40,7 +47,7 @@ pub fn gather(queue: &mut VecDeque<LogEntry>, bounds: GroupBounds) -> Vec<LogEnt
         let is_new = !keys.contains(&key);
         bytes += entry.record.as_ref().map_or(0, Record::size);
         let is_full = group.len() >= bounds.events || (is_new && keys.len() >= bounds.objects) || bytes > bounds.bytes;
-        if is_full && !group.is_empty() {
+        if (is_full || is_reset(entry)) && !group.is_empty() {
             break;
         }
         if is_new {
@@ -57,7 +64,7 @@ pub struct Decided {
     /// What an operator's act does to what waits.
     pub act: Option<Act>,
     /// The dead letter that goes when all else is done.
-    pub forget: Option<LetterKey>,
+    pub forget: Option<Letter>,
     /// What is to be sent, and for which sinks the object waited when it was decided.
     pub effect: Option<(Effect, Waiting)>,
     /// What the ledger will say, once all is out; nothing where it said so before.
@@ -186,7 +193,7 @@ impl Place<'_> {
             Verdict::Apply { rev } => Some((rev, Outcome::Applied, false)),
             Verdict::Deliver { rev } => Some((rev, Outcome::Stale, false)),
             Verdict::Resend { rev, outcome } => Some((rev, outcome, true)),
-            Verdict::Done | Verdict::Duplicate | Verdict::Stale | Verdict::Dead(_) => None,
+            Verdict::Done | Verdict::Acted | Verdict::Duplicate | Verdict::Stale | Verdict::Dead(_) => None,
         };
         let effect = sent.map(|(rev, outcome, resent)| {
             let effect = self.settler.declarations.effect(key.clone(), record, outcome, rev, self.epoch);
@@ -232,15 +239,15 @@ impl Place<'_> {
             ControlAct::Skip { sink, rev } => Decided { act: release(&sink, Some(rev)), ..nothing },
             ControlAct::RedriveEffect { sink, event_row } => {
                 let row = refused_row(&sink, &event_row);
-                let forget = LetterKey { key: key.clone(), row };
-                let act = self.redrive_effect(bucket, &forget, &sink, event_row, stop).await?;
-                Decided { act, forget: Some(forget), ..nothing }
+                let of = LetterKey { key: key.clone(), row };
+                let (act, forget) = self.redrive_effect(bucket, of, &sink, event_row, stop).await?.unzip();
+                Decided { act, forget, ..nothing }
             }
             ControlAct::Discard { letter, record } => {
-                let forget = LetterKey { key, row: letter };
-                let found = self.until_answered(stop, || self.settler.store.dead_letter(bucket, &forget)).await?;
-                let is_same = found.is_some_and(|letter| letter.record.to_string() == record);
-                Decided { forget: is_same.then_some(forget), ..nothing }
+                let of = LetterKey { key, row: letter };
+                let found = self.until_answered(stop, || self.settler.store.dead_letter(bucket, &of)).await?;
+                let found = found.filter(|letter| letter.record.to_string() == record);
+                Decided { forget: found.map(|letter| Letter { of, dead_ms: letter.dead_ms }), ..nothing }
             }
             // Decided in its object's lane.
             ControlAct::ResetVersion {} => nothing,
@@ -255,17 +262,17 @@ impl Place<'_> {
         found
     }
 
-    /// A dead effect waits again, marked: its sink has seen it.
+    /// A dead effect waits again, marked: its sink has seen it. Where it cannot, its letter stays.
     async fn redrive_effect(
         &self,
         bucket: u32,
-        of: &LetterKey,
+        of: LetterKey,
         sink: &str,
         event_row: String,
         stop: &CancellationToken,
-    ) -> Result<Option<Act>, GivenUp> {
+    ) -> Result<Option<(Act, Letter)>, GivenUp> {
         let Some(sink) = self.sink(sink) else { return Ok(None) };
-        let letter = self.until_answered(stop, || self.settler.store.dead_letter(bucket, of)).await?;
+        let letter = self.until_answered(stop, || self.settler.store.dead_letter(bucket, &of)).await?;
         let queries = [ObjectQuery { key: of.key.clone(), event_rows: vec![event_row.clone()] }];
         let read = || self.settler.store.read(bucket, &queries, Freshness::Quorum);
         let view = self.until_answered(stop, read).await?.remove(0);
@@ -273,11 +280,14 @@ impl Place<'_> {
             warn!(key = %of.key, event_row, "a dead effect is gone, or its event row has expired");
             return Ok(None);
         };
-        let Ok(record) = decode(&of.key.to_string(), &letter.headers, letter.value) else { return Ok(None) };
+        let Ok(record) = decode(&of.key.to_string(), &letter.headers, letter.value) else {
+            warn!(key = %of.key, event_row, "a dead effect's record cannot be read");
+            return Ok(None);
+        };
         let effect = self.settler.declarations.effect(of.key.clone(), record, row.outcome, row.rev, self.epoch);
-        let waits = Waits { effect: Effect { resent: true, ..effect }, attempted: true };
-        let what = What::Defer { effects: vec![waits], cause: "redriven by an operator".to_owned(), parks: false };
-        Ok(Some(Act { key: of.key.clone(), sink, what }))
+        let effect = Box::new(Waits { effect: Effect { resent: true, ..effect }, attempted: true });
+        let act = Act { key: of.key.clone(), sink, what: What::Redrive { effect } };
+        Ok(Some((act, Letter { of, dead_ms: letter.dead_ms })))
     }
 
     async fn until_answered<T, F: Future<Output = Result<T, StoreError>>>(
@@ -301,6 +311,7 @@ impl Place<'_> {
     fn arrival(&self, key: &ObjectKey, record: &Record, verdict: &Verdict, position: String) -> Option<Arrival> {
         let (outcome, detail) = match verdict {
             Verdict::Apply { .. } => (Outcome::Applied, None),
+            Verdict::Acted => (Outcome::Applied, Control::parse(&record.value).ok().map(|c| c.describe())),
             Verdict::Deliver { .. } | Verdict::Stale => (Outcome::Stale, None),
             Verdict::Resend { outcome, .. } => (*outcome, None),
             Verdict::Duplicate => (Outcome::Duplicate, None),

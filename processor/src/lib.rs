@@ -6,10 +6,12 @@
 //! - [`lane`]: effects on their way to a sink; [`act`], [`drain`]: effects that wait in the store
 //! - [`candidate`]: what a record means under its source's declaration
 //! - [`decide`]: the decision, pure: no I/O, no clock
+//! - [`reduce`]: deltas folded inside the decision, by the program that embeds this crate
 //! - [`settle`]: read, decide, commit, until the store has said yes; lost answers resolved here
 //! - [`sink`]: where effects go; [`store`], [`log`]: how to apply, how to read and commit
 //! - [`inspect`]: what an operator asks the store
 //! - [`outbound`]: where requests of ours may go
+//! - [`lock`]: one process at a time on the embedded files
 //! - [`watermark`], [`budget`], [`config`], [`error`], [`metrics`]
 
 pub mod act;
@@ -22,10 +24,12 @@ pub mod error;
 pub mod group;
 pub mod inspect;
 pub mod lane;
+pub mod lock;
 pub mod log;
 pub mod metrics;
 pub mod outbound;
 pub mod partition;
+pub mod reduce;
 pub mod run;
 pub mod settle;
 pub mod sink;

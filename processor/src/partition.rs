@@ -29,7 +29,7 @@ use crate::log::{Floors, Log, LogEntry, position};
 use crate::metrics::{OutcomeLabels, PartitionLabels};
 use crate::settle::{Backoff, GivenUp, Settler};
 use crate::sink::{Effect, Fault, NamedSink};
-use crate::store::{Arrival, LetterKey};
+use crate::store::{Arrival, Letter};
 use crate::watermark::Watermark;
 
 /// How often it is looked whether what waits is due.
@@ -69,6 +69,8 @@ pub struct Partition {
     /// Buckets with work and none of it under way, longest waiting first.
     ready: VecDeque<u32>,
     work: FuturesUnordered<BoxFuture<'static, Done>>,
+    /// Buckets that wait until the store's floor has come to this offset.
+    barred: BTreeMap<i64, u32>,
     lanes: Lanes,
     waiters: Waiters,
     open: HashMap<Ticket, Open>,
@@ -101,7 +103,7 @@ struct Open {
     offset: i64,
     arrival: Option<Arrival>,
     letters: Vec<DeadLetter>,
-    forget: Option<LetterKey>,
+    forget: Option<Letter>,
     /// Sinks that have not got its effect, and acts that are not done.
     left: usize,
     _share: Share,
@@ -125,6 +127,7 @@ impl Partition {
             buckets: HashMap::new(),
             ready: VecDeque::new(),
             work: FuturesUnordered::new(),
+            barred: BTreeMap::new(),
             lanes: Lanes::default(),
             waiters: Waiters::default(),
             open: HashMap::new(),
@@ -161,6 +164,7 @@ impl Partition {
                 _ = drain.tick(), if self.waiters.count() > 0 => self.start_drains(),
                 _ = advance.tick() => self.advance().await,
             }
+            self.pass_bars().await;
         }
         drop(permit);
         self.drain().await;
@@ -208,11 +212,15 @@ impl Partition {
     /// Puts a bucket in line, if it has work and none of it is under way.
     fn wake(&mut self, number: u32) {
         let Some(bucket) = self.buckets.get_mut(&number) else { return };
-        let has_work = !bucket.entries.is_empty() || !bucket.acts.is_empty();
+        let bar = bucket.entries.front().filter(|e| group::is_reset(e) && e.offset > self.advanced).map(|e| e.offset);
+        if let Some(offset) = bar {
+            self.barred.insert(offset, number);
+        }
+        let has_work = (bar.is_none() && !bucket.entries.is_empty()) || !bucket.acts.is_empty();
         if !bucket.is_busy && has_work {
             bucket.is_busy = true;
             self.ready.push_back(number);
-        } else if !bucket.is_busy && !bucket.is_recording && bucket.out.is_empty() {
+        } else if !bucket.is_busy && !bucket.is_recording && bucket.out.is_empty() && bar.is_none() {
             self.buckets.remove(&number);
         }
     }
@@ -457,13 +465,17 @@ impl Partition {
                     self.start_drains();
                 }
             },
-            What::Release { .. } => {}
+            What::Redrive { .. } | What::Release { .. } => {}
         }
     }
 
     /// An operator's act is done.
     fn on_asked(&mut self, act: Act, standing: Standing) {
         let waiter: Waiter = (act.key, act.sink);
+        // A drain that is under way says itself how it leaves the object.
+        if self.waiters.is_draining(&waiter) {
+            return;
+        }
         match (standing, act.what) {
             (Standing::Clear, _) => self.waiters.remove(&waiter),
             (Standing::Parked, _) => self.waiters.park(waiter),
@@ -532,7 +544,11 @@ impl Partition {
             warn!(sink = waiting.sink, object = %waiting.key, "effects wait for a sink that is not configured any more");
             return;
         };
-        self.waiters.add((waiting.key, index), waiting.is_parked, Duration::ZERO);
+        let waiter: Waiter = (waiting.key, index);
+        // What was done since it was read is known better.
+        if !self.waiters.has(&waiter) {
+            self.waiters.add(waiter, waiting.is_parked, Duration::ZERO);
+        }
     }
 
     fn start_drains(&mut self) {
@@ -559,11 +575,12 @@ impl Partition {
     }
 
     fn on_drained(&mut self, waiter: Waiter, result: Result<Drained, GivenUp>) {
-        let Ok(Drained { revs, cause, tried, is_held }) = result else { return };
+        let Ok(Drained { revs, overflow, cause, tried, is_held, .. }) = result else { return };
         let sink = self.shared.sinks()[waiter.1].clone();
         let parks = cause.as_ref().is_some_and(|cause| cause.parks);
         self.waiters.tried_to(&waiter, tried);
-        if is_held || (revs.is_empty() && cause.is_some() && !parks) {
+        let has_moved = !revs.is_empty() || overflow.is_some();
+        if is_held || (!has_moved && cause.is_some() && !parks) {
             if let Some(Cause { reason, .. }) = &cause {
                 debug!(sink = sink.name, object = %waiter.0, reason, "waiting effects were not taken");
                 self.shared.settler.metrics.sink_errors.inc();
@@ -571,7 +588,22 @@ impl Partition {
             return self.waiters.again(waiter, tried, cause.is_some(), &sink);
         }
         let (key, sink) = waiter;
-        self.act(Act { key, sink, what: What::Drained { revs, cause } });
+        self.act(Act { key, sink, what: What::Drained { revs, overflow, cause } });
+    }
+
+    /// Lets go the buckets whose bar the floor has come to; it is written as soon as it may.
+    async fn pass_bars(&mut self) {
+        let Some((first, _)) = self.barred.first_key_value() else { return };
+        if self.advanced < *first && self.watermark.low() >= *first {
+            self.advance().await;
+        }
+        while let Some((offset, bucket)) = self.barred.pop_first() {
+            if offset > self.advanced {
+                self.barred.insert(offset, bucket);
+                return;
+            }
+            self.wake(bucket);
+        }
     }
 
     /// Writes the low watermark: to the store first, since the store's word counts.
@@ -667,7 +699,7 @@ async fn record(shared: &Shared, bucket: u32, records: &mut [Open], stop: &Cance
     records.iter_mut().flat_map(|r| &mut r.arrival).for_each(|arrival| arrival.row.done_ms = now_ms);
     let arrivals: Vec<Arrival> = records.iter().filter_map(|r| r.arrival.clone()).collect();
     let letters: Vec<DeadLetter> = records.iter().flat_map(|r| r.letters.iter().cloned()).collect();
-    let gone: Vec<LetterKey> = records.iter().filter_map(|r| r.forget.clone()).collect();
+    let gone: Vec<Letter> = records.iter().filter_map(|r| r.forget.clone()).collect();
     let write = async || {
         for letter in &gone {
             shared.settler.store.forget(bucket, letter).await?;

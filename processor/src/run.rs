@@ -19,6 +19,7 @@ use crate::error::{LogError, RunError};
 use crate::log::{Floors, Log, LogEntry, LogEvent};
 use crate::metrics::ProcessorMetrics;
 use crate::partition::{Partition, Shared};
+use crate::reduce::Reducer;
 use crate::settle::Settler;
 use crate::sink::NamedSink;
 use crate::store::Store;
@@ -34,6 +35,8 @@ pub struct Processor {
     pub sources: Vec<Source>,
     pub sinks: Vec<NamedSink>,
     pub metrics: ProcessorMetrics,
+    /// Folds deltas, where the program that embeds the processor has something to fold.
+    pub reducer: Option<Arc<dyn Reducer>>,
 }
 
 struct Owned {
@@ -107,7 +110,13 @@ impl Processor {
         let in_flight = Arc::new(Semaphore::new(self.config.groups_in_flight_max));
         let sinks = self.sinks.into_iter().map(Arc::new).collect();
         let declarations = Arc::new(Declarations::new(&self.sources, sinks));
-        let settler = Settler { store: self.store, declarations, config: self.config, metrics: self.metrics };
+        let settler = Settler {
+            store: self.store,
+            declarations,
+            config: self.config,
+            metrics: self.metrics,
+            reducer: self.reducer,
+        };
         Shared { settler, log: self.log, floors, epoch: FIRST_EPOCH, writer: Uuid::new_v4(), in_flight }
     }
 }

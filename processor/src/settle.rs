@@ -20,6 +20,7 @@ use crate::config::ProcessorConfig;
 use crate::decide::{Decisions, Verdict, View, decide};
 use crate::error::StoreError;
 use crate::metrics::ProcessorMetrics;
+use crate::reduce::{Reducer, no_reducer, reduce};
 use crate::store::{Beside, Committed, Freshness, ObjectBatch, ObjectQuery, Store};
 
 /// Refusals of a whole group before its objects are committed one by one.
@@ -43,6 +44,7 @@ pub struct Settler {
     pub declarations: Arc<Declarations>,
     pub config: ProcessorConfig,
     pub metrics: ProcessorMetrics,
+    pub reducer: Option<Arc<dyn Reducer>>,
 }
 
 /// What became of one lane.
@@ -75,8 +77,11 @@ impl Settler {
                 }
             };
             let now_ms = jiff::Timestamp::now().as_millisecond();
-            let decisions: Vec<_> =
-                lanes.iter().zip(&views).map(|(lane, view)| decide_lane(lane, view, attempt, now_ms)).collect();
+            let decisions: Vec<_> = lanes
+                .iter()
+                .zip(&views)
+                .map(|(lane, view)| decide_lane(lane, view, attempt, now_ms, self.reducer.as_ref()))
+                .collect();
             let batches = self.batches(lanes, &views, &decisions);
             if batches.is_empty() {
                 return Ok(settled(&views, decisions));
@@ -189,7 +194,11 @@ impl Settler {
                 state: decisions.state_from.map(|index| self.declarations.state(&lane.entries[index].record)),
                 rows: decisions.rows.clone(),
                 rows_ttl_s: self.declarations.dedupe_window_s(&key.tenant, &key.source),
-                beside: Beside { changes_order: decisions.resets_order, ..Beside::default() },
+                beside: Beside {
+                    changes_order: decisions.resets_order,
+                    changes_fold: decisions.folds,
+                    ..Beside::default()
+                },
             })
         };
         lanes.iter().zip(views).zip(decisions).filter_map(batch).collect()
@@ -201,9 +210,14 @@ fn settled(views: &[View], decisions: Vec<Decisions>) -> Vec<Settled> {
     decisions.into_iter().zip(views).map(|(d, view)| Settled { verdicts: d.verdicts, waiting: waiting(view) }).collect()
 }
 
-fn decide_lane(lane: &Lane, view: &View, attempt: Uuid, now_ms: i64) -> Decisions {
+fn decide_lane(lane: &Lane, view: &View, attempt: Uuid, now_ms: i64, reducer: Option<&Arc<dyn Reducer>>) -> Decisions {
     let candidates: Vec<_> = lane.entries.iter().map(|e| e.candidate.clone()).collect();
-    decide(view, &candidates, attempt, now_ms)
+    match reducer {
+        None => decide(view, &candidates, attempt, now_ms, &no_reducer),
+        Some(reducer) => decide(view, &candidates, attempt, now_ms, &|index, current| {
+            reduce(reducer.as_ref(), current, &lane.entries[index].record)
+        }),
+    }
 }
 
 /// Waits that double, up to a limit, with a share of chance so that many do not come back at once.

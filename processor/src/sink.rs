@@ -3,7 +3,10 @@
 
 mod envelope;
 pub mod gate;
+pub mod handler;
 pub mod json_lines;
+#[cfg(feature = "kafka")]
+pub mod kafka;
 pub mod push;
 
 use std::sync::Arc;

@@ -118,6 +118,13 @@ pub struct LetterKey {
     pub row: String,
 }
 
+/// One dead letter, told from a later one of the same event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Letter {
+    pub of: LetterKey,
+    pub dead_ms: i64,
+}
+
 /// Names the low watermark of one partition.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct FloorKey {
@@ -184,8 +191,8 @@ pub trait Store: Send + Sync + 'static {
 
     async fn dead_letter(&self, bucket: u32, of: &LetterKey) -> Result<Option<DeadLetter>, StoreError>;
 
-    /// Removes a dead letter, whether it is there or not.
-    async fn forget(&self, bucket: u32, of: &LetterKey) -> Result<(), StoreError>;
+    /// Removes a dead letter, if it is there and no later one stands in its place.
+    async fn forget(&self, bucket: u32, letter: &Letter) -> Result<(), StoreError>;
 
     async fn floor(&self, key: &FloorKey) -> Result<Option<i64>, StoreError>;
 

@@ -10,6 +10,7 @@ use uuid::Uuid;
 use crate::id::{IdFrom, RecordId, Sha256Digest};
 use crate::key::RecordKey;
 use crate::record::{Record, RecordKind};
+use crate::row::EventRow;
 
 /// What an operator does, who does it, and why. The value of the record, as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,9 +48,9 @@ pub const RESET_VERSION: &str = "seriatim.reset_version";
 const ROW_PREFIX: &str = "~control/";
 
 impl Control {
-    /// Whether an event row is that of a control record.
-    pub fn is_row(row: &str) -> bool {
-        row.starts_with(ROW_PREFIX)
+    /// Whether an event row is that of a control record: such a row has no effect.
+    pub fn is_row(row: &EventRow) -> bool {
+        row.row.starts_with(ROW_PREFIX) && row.event_type == RESET_VERSION
     }
 
     /// `ce_type` of control records.

@@ -213,9 +213,11 @@ async fn act(context: &Context, store: &dyn Inspect, acts: Acts, redrives: bool)
         return Err(Failure::Config("name a filter, such as --source, or say --all".to_owned()).into());
     }
     let config = context.load_or_dev()?;
-    let letters = acts.filter.letters(store).await?;
+    let mut letters = acts.filter.letters(store).await?;
+    // As they were received: deltas are then decided in that order.
+    letters.sort_by_key(|letter| (letter.recorded_ms, letter.record));
     let log = engine::open_append(&config).await?;
-    let operator = Operator::new(log, config.sources(), acts.who.by, acts.who.reason)?;
+    let operator = Operator::new(log, &config, acts.who.by, acts.who.reason)?;
     let bar = progress(letters.len());
     let mut tick = tokio::time::interval(Duration::from_secs(1) / acts.rate.max(1));
     let (mut done, mut left) = (0, BTreeMap::<String, usize>::new());

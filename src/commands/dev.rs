@@ -117,7 +117,7 @@ pub fn config(data: &Path, secret: Option<String>) -> anyhow::Result<Config> {
     }
     let path = config.data.join("effects.jsonl");
     let json_lines = Some(JsonLinesConfig { path });
-    config.sink = vec![SinkConfig { name: "effects".to_owned(), policy: Default::default(), json_lines, push: None }];
+    config.sink = vec![SinkConfig { name: "effects".to_owned(), json_lines, ..SinkConfig::default() }];
     Ok(config)
 }
 

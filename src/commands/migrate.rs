@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use seriatim_processor::lock::lock;
 
 use super::Context;
 use crate::config::Engine;
@@ -27,7 +28,7 @@ pub async fn main(context: &Context, args: Args) -> anyhow::Result<ExitCode> {
             say(&format!("would make log.db and state.db in {}", config.data.display()))
         }
         Engine::Embedded => {
-            let _lock = engine::lock_data(&config.data)?;
+            let _locks = (lock(&config.data, "ingest")?, lock(&config.data, "processor")?);
             engine::open_append(&config).await?;
             engine::open_store(&config).await?;
             say(&format!("log.db and state.db in {}: good", config.data.display()));
@@ -44,6 +45,9 @@ async fn distributed(config: &crate::config::Config, dry_run: bool) -> anyhow::R
 
     let lines = log::kafka::migrate(&config.kafka, dry_run).await?;
     lines.iter().for_each(|line| say(line));
+    for topic in config.sink.iter().filter_map(|sink| sink.kafka.as_ref()) {
+        say(&seriatim_processor::sink::kafka::migrate(topic, &config.kafka, dry_run).await?);
+    }
     let lines = store::cql::migrate(&config.cql, &config.kafka.class, FIRST_GENERATION, dry_run).await?;
     lines.iter().for_each(|line| say(line));
     Ok(())

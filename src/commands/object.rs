@@ -97,6 +97,9 @@ struct Object {
     event: Option<String>,
     record: Option<String>,
     sha256: Option<String>,
+    /// What a reducer has made of the deltas.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fold: Option<serde_json::Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     state: Option<Box<RawValue>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -124,6 +127,10 @@ pub async fn main(context: &Context, args: Args) -> anyhow::Result<ExitCode> {
             let missing = || Failure::NotFound(format!("no object {key}: no event of it was applied"));
             let found = store.object(&key).await?.ok_or_else(missing)?;
             let snapshot = found.head.snapshot;
+            let fold = found.head.fold.map(|fold| {
+                let text = || serde_json::Value::String(String::from_utf8_lossy(&fold).into_owned());
+                serde_json::from_slice(&fold).unwrap_or_else(|_| text())
+            });
             let text = found.state.as_ref().and_then(|s| String::from_utf8(s.0.to_vec()).ok());
             let state = text.and_then(|t| RawValue::from_string(t).ok());
             let state_hex = found.state.filter(|_| state.is_none()).map(|s| hex::encode(&s.0));
@@ -138,6 +145,7 @@ pub async fn main(context: &Context, args: Args) -> anyhow::Result<ExitCode> {
                 event: snapshot.as_ref().map(|s| s.event_row.clone()),
                 record: snapshot.as_ref().map(|s| s.record.to_string()),
                 sha256: snapshot.as_ref().map(|s| s.digest.to_string()),
+                fold,
                 state,
                 state_hex,
             };
@@ -192,7 +200,7 @@ pub async fn main(context: &Context, args: Args) -> anyhow::Result<ExitCode> {
 
 async fn operator(context: &Context, who: Who) -> anyhow::Result<Operator> {
     let config = context.load_or_dev()?;
-    Operator::new(engine::open_append(&config).await?, config.sources(), who.by, who.reason)
+    Operator::new(engine::open_append(&config).await?, &config, who.by, who.reason)
 }
 
 /// The object, its sink, and the rev of the first effect that is parked.
@@ -204,7 +212,10 @@ async fn find_parked(store: &dyn Inspect, parked: &ParkedObject) -> anyhow::Resu
         [] => Err(Failure::NotFound(format!("{key} is not parked")).into()),
         [one] => {
             let first = store.first_waiting(&key, &one.sink, 1).await?.first().map(|effect| effect.rev);
-            Ok((key, one.sink.clone(), first))
+            // Behind the rows, or without any, effects wait in the log alone.
+            let head = store.object(&key).await?.map(|object| object.head);
+            let overflow = head.and_then(|head| head.waiting.0.get(&one.sink)?.overflow);
+            Ok((key, one.sink.clone(), first.or(overflow.map(|(from, _)| from))))
         }
         more => {
             let names: Vec<_> = more.iter().map(|w| w.sink.as_str()).collect();

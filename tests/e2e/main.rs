@@ -6,9 +6,11 @@
 mod support;
 
 mod bugbank;
+mod clean_topic;
 mod cli;
 mod filter;
 mod kill;
+mod operate;
 mod probes;
 mod push;
 mod readme;

@@ -29,7 +29,7 @@ use seriatim_schemas::record::headers_to_json;
 use seriatim_schemas::row::{BacklogRow, DeadLetter, EventRow, State, WaitingEffect, WaitingSink, waiting_row};
 use seriatim_schemas::tables::kind;
 
-use super::{Arrival, Committed, FloorKey, Freshness, GroupBounds, LetterKey, ObjectBatch, ObjectQuery, Store};
+use super::{Arrival, Committed, FloorKey, Freshness, GroupBounds, Letter, LetterKey, ObjectBatch, ObjectQuery, Store};
 use crate::config::CqlConfig;
 use crate::decide::View;
 use crate::error::StoreError;
@@ -376,9 +376,13 @@ impl Store for CqlStore {
         rows.first().map(Stored::dead_letter).transpose()
     }
 
-    async fn forget(&self, bucket: u32, of: &LetterKey) -> Result<(), StoreError> {
-        let key = &of.key;
-        let values = (bucket as i32, kind::DEAD, &key.tenant, &key.source, &key.object, &of.row);
+    /// Read, then deleted: letters of a bucket have one writer, which does one thing at a time.
+    async fn forget(&self, bucket: u32, letter: &Letter) -> Result<(), StoreError> {
+        let LetterKey { key, row } = &letter.of;
+        if self.dead_letter(bucket, &letter.of).await?.is_none_or(|found| found.dead_ms != letter.dead_ms) {
+            return Ok(());
+        }
+        let values = (bucket as i32, kind::DEAD, &key.tenant, &key.source, &key.object, row);
         self.session.execute_unpaged(&self.statements.delete_row, values).await.map(|_| ()).map_err(plain_failed)
     }
 

@@ -9,7 +9,8 @@ use seriatim_schemas::key::ObjectKey;
 use seriatim_schemas::row::{BacklogRow, DeadLetter, EventRow, Head, State, WaitingEffect, WaitingSink};
 
 use super::{
-    Arrival, Committed, FloorKey, Freshness, GroupBounds, LetterKey, ObjectBatch, ObjectQuery, SideKey, SideRow, Store,
+    Arrival, Committed, FloorKey, Freshness, GroupBounds, Letter, LetterKey, ObjectBatch, ObjectQuery, SideKey,
+    SideRow, Store,
 };
 use crate::decide::View;
 use crate::error::StoreError;
@@ -184,8 +185,11 @@ impl Store for MemoryStore {
         Ok(self.tables().dead.get(&letter_key(of)).cloned())
     }
 
-    async fn forget(&self, _bucket: u32, of: &LetterKey) -> Result<(), StoreError> {
-        self.tables().dead.remove(&letter_key(of));
+    async fn forget(&self, _bucket: u32, letter: &Letter) -> Result<(), StoreError> {
+        let (key, mut tables) = (letter_key(&letter.of), self.tables());
+        if tables.dead.get(&key).is_some_and(|found| found.dead_ms == letter.dead_ms) {
+            tables.dead.remove(&key);
+        }
         Ok(())
     }
 

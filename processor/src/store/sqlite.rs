@@ -26,7 +26,7 @@ use seriatim_schemas::version::OrderKey;
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
-use super::{Arrival, Committed, FloorKey, Freshness, GroupBounds, LetterKey, ObjectBatch, ObjectQuery, Store};
+use super::{Arrival, Committed, FloorKey, Freshness, GroupBounds, Letter, LetterKey, ObjectBatch, ObjectQuery, Store};
 use crate::decide::View;
 use crate::error::StoreError;
 
@@ -256,11 +256,13 @@ impl Store for SqliteStore {
         .await
     }
 
-    async fn forget(&self, _bucket: u32, of: &LetterKey) -> Result<(), StoreError> {
-        let LetterKey { key, row } = of.clone();
+    async fn forget(&self, _bucket: u32, letter: &Letter) -> Result<(), StoreError> {
+        let Letter { of: LetterKey { key, row }, dead_ms } = letter.clone();
         self.call(move |connection| {
-            let sql = "DELETE FROM dead WHERE tenant = ?1 AND source = ?2 AND object = ?3 AND event = ?4";
-            connection.prepare_cached(sql)?.execute(params![key.tenant, key.source, key.object, row]).map(|_| ())
+            let sql =
+                "DELETE FROM dead WHERE tenant = ?1 AND source = ?2 AND object = ?3 AND event = ?4 AND dead_ms = ?5";
+            let values = params![key.tenant, key.source, key.object, row, dead_ms];
+            connection.prepare_cached(sql)?.execute(values).map(|_| ())
         })
         .await
     }

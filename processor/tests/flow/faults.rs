@@ -12,7 +12,7 @@ use seriatim_processor::decide::View;
 use seriatim_processor::error::StoreError;
 use seriatim_processor::sink::{Effect, Emitted, Sink};
 use seriatim_processor::store::{
-    Arrival, Committed, FloorKey, Freshness, GroupBounds, LetterKey, ObjectBatch, ObjectQuery, Store,
+    Arrival, Committed, FloorKey, Freshness, GroupBounds, Letter, LetterKey, ObjectBatch, ObjectQuery, Store,
 };
 use seriatim_schemas::id::RecordId;
 use seriatim_schemas::key::ObjectKey;
@@ -296,8 +296,8 @@ impl<S: Store> Store for FaultyStore<S> {
         self.between(Fault::WaitingUnavailable, self.inner.dead_letter(bucket, of)).await
     }
 
-    async fn forget(&self, bucket: u32, of: &LetterKey) -> Result<(), StoreError> {
-        self.between(Fault::RecordUnavailable, self.inner.forget(bucket, of)).await
+    async fn forget(&self, bucket: u32, letter: &Letter) -> Result<(), StoreError> {
+        self.between(Fault::RecordUnavailable, self.inner.forget(bucket, letter)).await
     }
 
     async fn floor(&self, key: &FloorKey) -> Result<Option<i64>, StoreError> {

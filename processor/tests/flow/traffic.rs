@@ -157,6 +157,11 @@ impl Traffic {
         self.records.iter().find(|r| r.event_id == event_id).expect("an event of this traffic")
     }
 
+    /// The deltas among what was applied, a line each.
+    pub fn deltas(&self, fold: &Fold) -> String {
+        fold.applied.iter().filter(|id| self.of(id).event_type == DELTA).map(|id| format!("{id}\n")).collect()
+    }
+
     pub fn has_twin(&self, record: &Record) -> bool {
         let is_other = |r: &&Record| r.event_id != record.event_id && r.key == record.key;
         self.records.iter().filter(is_other).any(|other| is_twin(record, other))

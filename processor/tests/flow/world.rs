@@ -11,6 +11,7 @@ use seriatim_processor::config::ProcessorConfig;
 use seriatim_processor::inspect::Inspect;
 use seriatim_processor::log::memory::MemoryLog;
 use seriatim_processor::metrics::ProcessorMetrics;
+use seriatim_processor::reduce::Reducer;
 use seriatim_processor::run::Processor;
 use seriatim_processor::sink::{Effect, NamedSink, SinkPolicy};
 use seriatim_processor::store::{GroupBounds, Store};
@@ -84,6 +85,7 @@ impl<S: Store + Inspect> World<S> {
             sources: vec![source(&self.traffic.tenant)],
             sinks: vec![NamedSink::new("recording", self.policy.clone(), Arc::new(sink))],
             metrics: ProcessorMetrics::default(),
+            reducer: Some(Arc::new(Noted)),
         };
         let stop = CancellationToken::new();
         let running = tokio::spawn(processor.run(stop.clone()));
@@ -205,6 +207,8 @@ impl<S: Store + Inspect> World<S> {
             body: object.state.expect("a snapshot has a state").0,
         });
         assert_eq!(newest, fold.newest, "{key}");
+        let noted = object.head.fold.map(|noted| String::from_utf8(noted.to_vec()).expect("text"));
+        assert_eq!(noted.unwrap_or_default(), self.traffic.deltas(fold), "{key}: each delta is folded once, in order");
     }
 
     async fn check_ledger(&self) {
@@ -263,5 +267,14 @@ fn policy(rng: &mut SmallRng) -> SinkPolicy {
         failures_max: rng.random_range(1..4),
         waiting_max: rng.random_range(1..20),
         ..SinkPolicy::default()
+    }
+}
+
+/// Folds the event ids that it is given.
+struct Noted;
+
+impl Reducer for Noted {
+    fn fold(&self, current: Option<&[u8]>, event: &Record) -> Result<Vec<u8>, String> {
+        Ok([current.unwrap_or_default(), event.event_id.as_bytes(), b"\n"].concat())
     }
 }

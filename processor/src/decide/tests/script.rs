@@ -106,6 +106,7 @@ fn words(verdict: &Verdict) -> String {
     match verdict {
         Verdict::Apply { rev } => format!("applied rev {rev}"),
         Verdict::Resend { rev, .. } => format!("resent rev {rev}"),
+        Verdict::Acted => "acted".to_owned(),
         Verdict::Done => "done".to_owned(),
         Verdict::Duplicate => "duplicate".to_owned(),
         Verdict::Stale => "stale".to_owned(),

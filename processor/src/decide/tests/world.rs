@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use crate::candidate::{Candidate, Cause, Meaning};
 use crate::decide::{Decisions, Verdict, View, decide};
+use crate::reduce::no_reducer;
 
 pub const NOW_MS: i64 = 1_700_000_000_000;
 
@@ -98,9 +99,13 @@ impl World {
     pub fn decide(&self, group: &[Candidate], attempt: Uuid) -> Decisions {
         let asked = group.iter().filter_map(|c| Some((c.event_row.clone(), self.rows.get(&c.event_row)?.clone())));
         let view = View { head: self.head.clone(), rows: asked.collect(), arrived: self.arrived.clone() };
-        let decisions = decide(&view, group, attempt, NOW_MS);
+        let decisions = decide(&view, group, attempt, NOW_MS, &no_reducer);
         assert_eq!(decisions.verdicts.len(), group.len(), "each record has a verdict");
-        assert_eq!(decisions, decide(&view, group, attempt, NOW_MS), "the same input gives the same decisions");
+        assert_eq!(
+            decisions,
+            decide(&view, group, attempt, NOW_MS, &no_reducer),
+            "the same input gives the same decisions"
+        );
         self.check_head(&decisions, group);
         self.check_rows(&decisions, group, attempt);
         decisions
