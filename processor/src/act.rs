@@ -5,6 +5,8 @@
 //! `defer` may meet its own earlier self (an answer that was lost, a record that is read again): a row is
 //! named by sink and rev, so it is written over, and counts as attempted, since the first may have been sent.
 
+use std::sync::Arc;
+
 use seriatim_schemas::key::ObjectKey;
 use seriatim_schemas::record::encode;
 use seriatim_schemas::row::{Head, WaitingEffect, WaitingFor, WaitingSink};
@@ -21,7 +23,7 @@ use crate::store::{Beside, Committed, Freshness, ObjectBatch, ObjectQuery, SideK
 /// One act on one object and sink.
 #[derive(Debug, Clone)]
 pub struct Act {
-    pub key: ObjectKey,
+    pub key: Arc<ObjectKey>,
     /// Place in the list of all sinks.
     pub sink: usize,
     pub what: What,
@@ -89,7 +91,7 @@ struct Left {
 impl Acting<'_> {
     /// Commits acts on objects of one bucket, each object's in order. The answer has the order of `acts`.
     pub async fn work(&self, bucket: u32, acts: &[Act], stop: &CancellationToken) -> Result<Vec<Standing>, GivenUp> {
-        let mut keys: Vec<ObjectKey> = acts.iter().map(|act| act.key.clone()).collect();
+        let mut keys: Vec<ObjectKey> = acts.iter().map(|act| ObjectKey::clone(&act.key)).collect();
         keys.sort();
         keys.dedup();
         let mut freshness = Freshness::Quorum;
@@ -149,7 +151,7 @@ impl Acting<'_> {
                 continue;
             };
             let mut change = Change::of(key, &head, self, is_unsure);
-            for (index, act) in acts.iter().enumerate().filter(|(_, act)| act.key == *key) {
+            for (index, act) in acts.iter().enumerate().filter(|(_, act)| *act.key == *key) {
                 let left = self.left(bucket, act, &change).await?;
                 standings[index] = change.apply(act, &left);
             }

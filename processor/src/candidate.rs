@@ -101,7 +101,7 @@ impl Declarations {
         let declaration = self.get(&key.tenant, &key.source);
         let mode = declaration.map_or(Mode::Delta, |d| d.plan(&record.event_type).mode);
         let tombstone = mode == Mode::Snapshot && declaration.is_some_and(|d| d.is_tombstone(&record.event_type));
-        Effect { key, record, outcome, mode, tombstone, epoch, rev, resent: false }
+        Effect { key: Arc::new(key), record: Arc::new(record), outcome, mode, tombstone, epoch, rev, resent: false }
     }
 
     /// Reads `record` as its source says.

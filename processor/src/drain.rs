@@ -4,6 +4,7 @@
 //! Which objects wait is known from one read of each bucket when the partition is assigned, and kept since.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use seriatim_schemas::control::Control;
@@ -29,7 +30,7 @@ use crate::store::{Freshness, ObjectQuery};
 const DRAIN_MAX: usize = 50;
 
 /// An object and a sink that it waits for.
-pub type Waiter = (ObjectKey, usize);
+pub type Waiter = (Arc<ObjectKey>, usize);
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Due {
@@ -53,7 +54,7 @@ struct State {
 pub struct Waiters {
     states: HashMap<Waiter, State>,
     /// By sink, what is due first.
-    due: HashMap<usize, BTreeSet<(Instant, ObjectKey)>>,
+    due: HashMap<usize, BTreeSet<(Instant, Arc<ObjectKey>)>>,
     draining: HashMap<usize, usize>,
 }
 
@@ -139,7 +140,7 @@ impl Waiters {
     }
 
     /// What is to be drained now, with the rev up to which each was tried.
-    pub fn start_due(&mut self, sinks: &[std::sync::Arc<NamedSink>], drains_max: usize) -> Vec<(Waiter, i64)> {
+    pub fn start_due(&mut self, sinks: &[Arc<NamedSink>], drains_max: usize) -> Vec<(Waiter, i64)> {
         let now = Instant::now();
         let mut started = Vec::new();
         for (index, due) in &self.due {

@@ -2,6 +2,7 @@
 //! What each of them did is then known; its effects are not out yet.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use seriatim_schemas::control::{Control, ControlAct, RESET_VERSION};
@@ -232,7 +233,7 @@ impl Place<'_> {
         let nothing = Decided { arrival, ..Decided::nothing(offset, share) };
         let release = |sink: &str, skip| {
             let sink = self.sink(sink)?;
-            Some(Act { key: key.clone(), sink, what: What::Release { skip } })
+            Some(Act { key: Arc::new(key.clone()), sink, what: What::Release { skip } })
         };
         Ok(match control.act {
             ControlAct::Redrive { sink } => Decided { act: release(&sink, None), ..nothing },
@@ -286,7 +287,7 @@ impl Place<'_> {
         };
         let effect = self.settler.declarations.effect(of.key.clone(), record, row.outcome, row.rev, self.epoch);
         let effect = Box::new(Waits { effect: Effect { resent: true, ..effect }, attempted: true });
-        let act = Act { key: of.key.clone(), sink, what: What::Redrive { effect } };
+        let act = Act { key: Arc::new(of.key.clone()), sink, what: What::Redrive { effect } };
         Ok(Some((act, Letter { of, dead_ms: letter.dead_ms })))
     }
 

@@ -79,6 +79,12 @@ impl ProcessorMetrics {
         own
     }
 
+    /// Effects that a sink has taken.
+    pub fn sent_to(&self, sink: &str) -> u64 {
+        let of = |resent| self.sent.get_or_create(&SinkLabels { sink: sink.to_owned(), resent }).get();
+        of("false") + of("true")
+    }
+
     pub fn count_sent(&self, sink: &str, effects: &[Effect]) {
         self.count(sink, effects.iter().map(|effect| effect.resent));
     }

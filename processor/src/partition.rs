@@ -544,7 +544,7 @@ impl Partition {
             warn!(sink = waiting.sink, object = %waiting.key, "effects wait for a sink that is not configured any more");
             return;
         };
-        let waiter: Waiter = (waiting.key, index);
+        let waiter: Waiter = (Arc::new(waiting.key), index);
         // What was done since it was read is known better.
         if !self.waiters.has(&waiter) {
             self.waiters.add(waiter, waiting.is_parked, Duration::ZERO);

@@ -28,9 +28,9 @@ use thiserror::Error;
 /// What a sink is sent for one decision.
 #[derive(Debug, Clone)]
 pub struct Effect {
-    pub key: ObjectKey,
+    pub key: Arc<ObjectKey>,
     /// The record that was decided, whole: its value is the body as it was received.
-    pub record: Record,
+    pub record: Arc<Record>,
     /// Applied, or stale where the sink asks for those too.
     pub outcome: Outcome,
     pub mode: Mode,

@@ -144,7 +144,7 @@ impl<S: Store + Inspect> World<S> {
                 assert_eq!(rev, effect.rev, "{key} is sent with one rev");
                 continue;
             }
-            let of_object = first.entry(effect.key.clone()).or_default();
+            let of_object = first.entry(ObjectKey::clone(&effect.key)).or_default();
             let sent = &effect.record;
             of_object.push(sent.event_id.clone());
             assert_eq!(effect.rev, of_object.len() as i64, "{key}: effects come in order of rev");
