@@ -3,6 +3,9 @@
 //! the next group is settled. A record is done when every sink has its effect, or the store keeps it for one,
 //! and its arrival is recorded. Nothing waits to fill.
 
+mod drains;
+mod emit;
+
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,30 +15,28 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use jiff::Timestamp;
 use seriatim_schemas::key::{ObjectKey, bucket_of};
-use seriatim_schemas::row::{DeadLetter, Waiting, WaitingSink};
+use seriatim_schemas::row::{DeadLetter, WaitingSink};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 use uuid::Uuid;
 
-use crate::act::{Act, Acting, Cause, Standing, Waits, What};
+use crate::act::{Act, Acting, Standing};
 use crate::budget::Share;
-use crate::drain::{Drain, Drained, Waiter, Waiters, refused_letter};
+use crate::drain::{Drained, Waiter, Waiters};
 use crate::error::StoreError;
 use crate::group::{self, Decided, Place, entry_key};
-use crate::lane::{self, Lane, Lanes, Pending, Sent, Ticket};
+use crate::lane::{Lanes, Pending, Sent, Ticket};
 use crate::log::{Floors, Log, LogEntry, position};
 use crate::metrics::{OutcomeLabels, PartitionLabels};
 use crate::settle::{Backoff, GivenUp, Settler};
-use crate::sink::{Effect, Fault, NamedSink};
+use crate::sink::NamedSink;
 use crate::store::{Arrival, Letter};
 use crate::watermark::Watermark;
 
 /// How often it is looked whether what waits is due.
 const DRAIN_TICK: Duration = Duration::from_millis(20);
-/// Drains of one sink and partition at once.
-const DRAINS_MAX: usize = 64;
 /// Records whose arrivals are written together.
 const RECORD_MAX: usize = 512;
 
@@ -323,185 +324,6 @@ impl Partition {
         }
     }
 
-    /// An effect never passes one of its object that waits: neither in memory, nor in the store.
-    fn dispatch(&mut self, index: usize, pending: Pending, waiting: &Waiting) {
-        let sink = self.shared.sinks()[index].clone();
-        sink.add_pending(pending.effect.value().len());
-        let waiter: Waiter = (pending.effect.key.clone(), index);
-        let must_wait = waiting.has(&sink.name) || self.waiters.has(&waiter);
-        if let Some(lane) = self.lanes.0.get_mut(&waiter) {
-            lane.next.push(pending);
-            return;
-        }
-        let is_full = sink.pending() > self.shared.settler.config.budget_bytes / 4;
-        let reason = match (must_wait, sink.gate.is_closed(), is_full) {
-            (true, ..) => Some("earlier effects of the object wait"),
-            (_, false, _) => Some("the sink is away"),
-            (_, _, true) => Some("the sink is behind"),
-            _ => None,
-        };
-        self.lanes.0.insert(waiter.clone(), Lane { next: vec![pending], is_deferring: reason.is_some() });
-        match reason {
-            Some(reason) => self.defer_lane(waiter, Vec::new(), reason.to_owned(), false),
-            None => self.send_lane(waiter),
-        }
-    }
-
-    fn send_lane(&mut self, waiter: Waiter) {
-        let sink = self.shared.sinks()[waiter.1].clone();
-        let lane = self.lanes.0.get_mut(&waiter).expect("a lane is sent while it is there");
-        let effects = std::mem::take(&mut lane.next);
-        let hasten = self.hasten.clone();
-        self.work.push(Box::pin(async move { Done::Lane(lane::send(sink, waiter, effects, hasten).await) }));
-    }
-
-    fn on_sent(&mut self, sent: Sent) {
-        let Sent { waiter, mut effects, taken, fault, attempted } = sent;
-        let sink = self.shared.sinks()[waiter.1].clone();
-        let left = effects.split_off(taken);
-        self.shared.settler.metrics.count_pending(&sink.name, &effects);
-        effects.into_iter().for_each(|pending| self.got_out(&sink, pending));
-        match fault {
-            None => self.go_on(waiter, left),
-            Some(Fault::Unavailable { reason, .. }) => {
-                warn!(sink = sink.name, object = %waiter.0, reason, effects = left.len(), "effects wait");
-                self.shared.settler.metrics.sink_errors.inc();
-                self.keep(waiter, left, attempted, reason, false);
-            }
-            Some(Fault::Refused { reason }) if sink.policy.refused.parks(left[0].effect.mode) => {
-                warn!(sink = sink.name, object = %waiter.0, reason, "refused: the object is parked for this sink");
-                self.keep(waiter, left, 1, reason, true);
-            }
-            Some(Fault::Refused { reason }) => {
-                let mut left = left.into_iter();
-                let refused = left.next().expect("a refused effect is left");
-                self.bury(&sink, refused, reason);
-                self.go_on(waiter, left.collect());
-            }
-        }
-    }
-
-    /// A lane sends on, or is over.
-    fn go_on(&mut self, waiter: Waiter, left: Vec<Pending>) {
-        let lane = self.lanes.0.get_mut(&waiter).expect("a lane that was sent is there");
-        lane.next.splice(0..0, left);
-        if lane.next.is_empty() {
-            self.lanes.0.remove(&waiter);
-        } else {
-            self.send_lane(waiter);
-        }
-    }
-
-    /// A dead effect: committed, and refused by its sink.
-    fn bury(&mut self, sink: &NamedSink, refused: Pending, reason: String) {
-        let Effect { key, record, .. } = &refused.effect;
-        warn!(sink = sink.name, idempotency_key = refused.effect.idempotency_key(), reason, "dead effect");
-        self.shared.settler.metrics.dead_effects.inc();
-        let letter = refused_letter(record, key, &sink.name, reason);
-        if let Some(open) = self.open.get_mut(&refused.ticket) {
-            open.letters.push(letter);
-        }
-        self.got_out(sink, refused);
-    }
-
-    /// What a lane has left goes to the store, and all that comes meanwhile behind it.
-    fn keep(&mut self, waiter: Waiter, left: Vec<Pending>, attempted: usize, cause: String, parks: bool) {
-        let waits = Sent::left(&left, attempted);
-        let lane = self.lanes.0.get_mut(&waiter).expect("a lane that was sent is there");
-        lane.is_deferring = true;
-        lane.next.splice(0..0, left);
-        self.defer_lane(waiter, waits, cause, parks);
-    }
-
-    /// `first`: what is known of the first effects of the lane; the others were not tried.
-    fn defer_lane(&mut self, waiter: Waiter, first: Vec<Waits>, cause: String, parks: bool) {
-        let lane = &self.lanes.0[&waiter];
-        let mut effects = first;
-        effects.extend(Sent::left(&lane.next[effects.len()..], 0));
-        let (key, sink) = waiter;
-        self.act(Act { key, sink, what: What::Defer { effects, cause, parks } });
-    }
-
-    fn act(&mut self, act: Act) {
-        self.act_for(act, None);
-    }
-
-    /// `ticket`: the operator's record that asks for it.
-    fn act_for(&mut self, act: Act, ticket: Option<Ticket>) {
-        let bucket = self.shared.bucket(&act.key);
-        self.buckets.entry(bucket).or_default().acts.push_back((act, ticket));
-        self.wake(bucket);
-    }
-
-    fn on_act(&mut self, act: Act, ticket: Option<Ticket>, standing: Standing) {
-        if let Some(ticket) = ticket {
-            self.on_asked(act, standing);
-            return self.settle_ticket(ticket);
-        }
-        let waiter: Waiter = (act.key, act.sink);
-        let sink = self.shared.sinks()[waiter.1].clone();
-        match act.what {
-            What::Defer { effects, .. } => {
-                let delay = Duration::from_millis(sink.policy.retry_min_ms);
-                match standing {
-                    Standing::Parked => self.waiters.park(waiter.clone()),
-                    _ => self.waiters.add(waiter.clone(), false, delay),
-                }
-                let lane = self.lanes.0.get_mut(&waiter).expect("a lane is there while it defers");
-                let kept: Vec<_> = lane.next.drain(..effects.len()).collect();
-                kept.into_iter().for_each(|pending| self.got_out(&sink, pending));
-                if self.lanes.0[&waiter].next.is_empty() {
-                    self.lanes.0.remove(&waiter);
-                } else {
-                    self.defer_lane(waiter, Vec::new(), "earlier effects of the object wait".to_owned(), false);
-                }
-            }
-            What::Drained { cause, .. } => match standing {
-                Standing::Clear => self.waiters.remove(&waiter),
-                Standing::Parked => self.waiters.park(waiter),
-                Standing::Waits => {
-                    let tried = self.waiters.tried(&waiter);
-                    self.waiters.again(waiter, tried, cause.is_some(), &sink);
-                    self.start_drains();
-                }
-            },
-            What::Redrive { .. } | What::Release { .. } => {}
-        }
-    }
-
-    /// An operator's act is done.
-    fn on_asked(&mut self, act: Act, standing: Standing) {
-        let waiter: Waiter = (act.key, act.sink);
-        // A drain that is under way says itself how it leaves the object.
-        if self.waiters.is_draining(&waiter) {
-            return;
-        }
-        match (standing, act.what) {
-            (Standing::Clear, _) => self.waiters.remove(&waiter),
-            (Standing::Parked, _) => self.waiters.park(waiter),
-            (Standing::Waits, What::Release { .. }) => self.waiters.release(waiter),
-            (Standing::Waits, _) => self.waiters.add(waiter, false, Duration::ZERO),
-        }
-    }
-
-    /// A sink has the effect, or the store keeps it for one.
-    fn got_out(&mut self, sink: &NamedSink, pending: Pending) {
-        sink.sub_pending(pending.effect.value().len());
-        self.settle_ticket(pending.ticket);
-    }
-
-    /// One thing less that a record waits for.
-    fn settle_ticket(&mut self, ticket: Ticket) {
-        let Some(open) = self.open.get_mut(&ticket) else { return };
-        open.left -= 1;
-        if open.left == 0 {
-            let open = self.open.remove(&ticket).expect("it was just seen");
-            let bucket = open.bucket;
-            self.buckets.entry(bucket).or_default().out.push(open);
-            self.record(bucket);
-        }
-    }
-
     /// Writes the arrivals of what is out, a write at a time: what comes meanwhile goes into the next.
     fn record(&mut self, number: u32) {
         let Some(bucket) = self.buckets.get_mut(&number) else { return };
@@ -531,64 +353,6 @@ impl Partition {
         }
         self.record(number);
         self.wake(number);
-    }
-
-    /// Reads which objects of this partition wait.
-    fn find_waiting(&mut self) {
-        let (shared, id, stop) = (self.shared.clone(), self.id, self.give_up.clone());
-        self.work.push(Box::pin(async move { Done::Waiting(waiting(&shared, id, &stop).await) }));
-    }
-
-    fn on_waiting(&mut self, waiting: WaitingSink) {
-        let Some(index) = self.shared.sinks().iter().position(|sink| sink.name == waiting.sink) else {
-            warn!(sink = waiting.sink, object = %waiting.key, "effects wait for a sink that is not configured any more");
-            return;
-        };
-        let waiter: Waiter = (Arc::new(waiting.key), index);
-        // What was done since it was read is known better.
-        if !self.waiters.has(&waiter) {
-            self.waiters.add(waiter, waiting.is_parked, Duration::ZERO);
-        }
-    }
-
-    fn start_drains(&mut self) {
-        if self.stop.is_cancelled() {
-            return;
-        }
-        for (waiter, tried) in self.waiters.start_due(self.shared.settler.declarations.sinks(), DRAINS_MAX) {
-            let (shared, stop) = (self.shared.clone(), self.hasten.clone());
-            self.work.push(Box::pin(async move {
-                let drain = Drain {
-                    settler: &shared.settler,
-                    log: shared.log.as_ref(),
-                    bucket: shared.bucket(&waiter.0),
-                    key: &waiter.0,
-                    sink: &shared.sinks()[waiter.1],
-                    writer: shared.writer,
-                    epoch: shared.epoch,
-                    stop: &stop,
-                };
-                let result = drain.work(tried).await;
-                Done::Drain { waiter, result }
-            }));
-        }
-    }
-
-    fn on_drained(&mut self, waiter: Waiter, result: Result<Drained, GivenUp>) {
-        let Ok(Drained { revs, overflow, cause, tried, is_held, .. }) = result else { return };
-        let sink = self.shared.sinks()[waiter.1].clone();
-        let parks = cause.as_ref().is_some_and(|cause| cause.parks);
-        self.waiters.tried_to(&waiter, tried);
-        let has_moved = !revs.is_empty() || overflow.is_some();
-        if is_held || (!has_moved && cause.is_some() && !parks) {
-            if let Some(Cause { reason, .. }) = &cause {
-                debug!(sink = sink.name, object = %waiter.0, reason, "waiting effects were not taken");
-                self.shared.settler.metrics.sink_errors.inc();
-            }
-            return self.waiters.again(waiter, tried, cause.is_some(), &sink);
-        }
-        let (key, sink) = waiter;
-        self.act(Act { key, sink, what: What::Drained { revs, overflow, cause } });
     }
 
     /// Lets go the buckets whose bar the floor has come to; it is written as soon as it may.
@@ -652,45 +416,6 @@ fn gather_acts(
         acts.extend(queue.pop_front());
     }
     acts
-}
-
-/// What waits in the buckets of a partition. A store that is away is asked again.
-async fn waiting(shared: &Shared, id: i32, stop: &CancellationToken) -> Vec<WaitingSink> {
-    let mut backoff = Backoff::new(&shared.settler.config);
-    loop {
-        let partitions = match shared.log.extents().await {
-            Ok(extents) => extents.len().max(1) as u32,
-            Err(error) => {
-                warn!(partition = id, %error, "the partitions cannot be counted, trying again");
-                if backoff.wait(stop).await.is_err() {
-                    return Vec::new();
-                }
-                continue;
-            }
-        };
-        match waiting_in(shared, id as u32, partitions).await {
-            Ok(found) => return found,
-            Err(error) => warn!(partition = id, %error, "what waits cannot be read, trying again"),
-        }
-        if backoff.wait(stop).await.is_err() {
-            return Vec::new();
-        }
-    }
-}
-
-async fn waiting_in(shared: &Shared, id: u32, partitions: u32) -> Result<Vec<WaitingSink>, StoreError> {
-    const READS: usize = 16;
-    let buckets = shared.settler.store.buckets();
-    // A bucket and a partition are one hash, so where one count divides the other a bucket lies within a partition.
-    let is_own = |bucket: &u32| !buckets.is_multiple_of(partitions) || bucket % partitions == id;
-    let reads: Vec<_> = (0..buckets).filter(is_own).map(|bucket| shared.settler.store.waiting(bucket)).collect();
-    let mut found = Vec::new();
-    let mut reads = futures::stream::iter(reads).buffer_unordered(READS);
-    while let Some(rows) = reads.next().await {
-        let rows = rows?.into_iter();
-        found.extend(rows.filter(|w| bucket_of(w.key.to_string().as_bytes(), partitions) == id));
-    }
-    Ok(found)
 }
 
 /// Writes arrivals and dead letters, until the store has them.

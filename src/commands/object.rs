@@ -123,56 +123,10 @@ pub async fn main(context: &Context, args: Args) -> anyhow::Result<ExitCode> {
     let store = engine::open_inspect(&context.load_or_dev()?).await?;
     match args.command {
         ObjectCommand::Get { tenant, source, object } => {
-            let key = ObjectKey::new(tenant, source, object);
-            let missing = || Failure::NotFound(format!("no object {key}: no event of it was applied"));
-            let found = store.object(&key).await?.ok_or_else(missing)?;
-            let snapshot = found.head.snapshot;
-            let fold = found.head.fold.map(|fold| {
-                let text = || serde_json::Value::String(String::from_utf8_lossy(&fold).into_owned());
-                serde_json::from_slice(&fold).unwrap_or_else(|_| text())
-            });
-            let text = found.state.as_ref().and_then(|s| String::from_utf8(s.0.to_vec()).ok());
-            let state = text.and_then(|t| RawValue::from_string(t).ok());
-            let state_hex = found.state.filter(|_| state.is_none()).map(|s| hex::encode(&s.0));
-            let object = Object {
-                tenant: key.tenant,
-                source: key.source,
-                object: key.object,
-                rev: found.head.rev,
-                deleted: snapshot.as_ref().map(|s| s.deleted),
-                version: snapshot.as_ref().map(|s| s.version.clone()),
-                event_type: snapshot.as_ref().map(|s| s.event_type.clone()),
-                event: snapshot.as_ref().map(|s| s.event_row.clone()),
-                record: snapshot.as_ref().map(|s| s.record.to_string()),
-                sha256: snapshot.as_ref().map(|s| s.digest.to_string()),
-                fold,
-                state,
-                state_hex,
-            };
-            print_fields(context.format, &object)?;
+            get(context, &*store, ObjectKey::new(tenant, source, object)).await?;
         }
         ObjectCommand::History { tenant, source, object } => {
-            let key = ObjectKey::new(tenant, source, object);
-            let mut events = store.events(&key).await?;
-            events.sort_by_key(|e| e.rev);
-            let rows: Vec<_> = events.into_iter().map(to_row).collect();
-            let cells = |r: &Row| {
-                vec![
-                    r.rev.to_string(),
-                    r.event.clone(),
-                    r.event_type.clone(),
-                    r.version.clone().unwrap_or_default(),
-                    r.outcome.into(),
-                    r.decided.clone(),
-                    r.position.clone(),
-                ]
-            };
-            print_rows(
-                context.format,
-                &["rev", "event", "type", "version", "outcome", "decided", "position"],
-                &rows,
-                cells,
-            )?;
+            history(context, &*store, &ObjectKey::new(tenant, source, object)).await?;
         }
         ObjectCommand::Parked { tenant, source, waiting } => {
             let all = store.waiting_sinks(tenant.as_deref(), source.as_deref()).await?;
@@ -196,6 +150,53 @@ pub async fn main(context: &Context, args: Args) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+async fn get(context: &Context, store: &dyn Inspect, key: ObjectKey) -> anyhow::Result<()> {
+    let missing = || Failure::NotFound(format!("no object {key}: no event of it was applied"));
+    let found = store.object(&key).await?.ok_or_else(missing)?;
+    let snapshot = found.head.snapshot;
+    let fold = found.head.fold.map(|fold| {
+        let text = || serde_json::Value::String(String::from_utf8_lossy(&fold).into_owned());
+        serde_json::from_slice(&fold).unwrap_or_else(|_| text())
+    });
+    let text = found.state.as_ref().and_then(|s| String::from_utf8(s.0.to_vec()).ok());
+    let state = text.and_then(|t| RawValue::from_string(t).ok());
+    let state_hex = found.state.filter(|_| state.is_none()).map(|s| hex::encode(&s.0));
+    let object = Object {
+        tenant: key.tenant,
+        source: key.source,
+        object: key.object,
+        rev: found.head.rev,
+        deleted: snapshot.as_ref().map(|s| s.deleted),
+        version: snapshot.as_ref().map(|s| s.version.clone()),
+        event_type: snapshot.as_ref().map(|s| s.event_type.clone()),
+        event: snapshot.as_ref().map(|s| s.event_row.clone()),
+        record: snapshot.as_ref().map(|s| s.record.to_string()),
+        sha256: snapshot.as_ref().map(|s| s.digest.to_string()),
+        fold,
+        state,
+        state_hex,
+    };
+    print_fields(context.format, &object)
+}
+
+async fn history(context: &Context, store: &dyn Inspect, key: &ObjectKey) -> anyhow::Result<()> {
+    let mut events = store.events(key).await?;
+    events.sort_by_key(|e| e.rev);
+    let rows: Vec<_> = events.into_iter().map(to_row).collect();
+    let cells = |r: &Row| {
+        vec![
+            r.rev.to_string(),
+            r.event.clone(),
+            r.event_type.clone(),
+            r.version.clone().unwrap_or_default(),
+            r.outcome.into(),
+            r.decided.clone(),
+            r.position.clone(),
+        ]
+    };
+    print_rows(context.format, &["rev", "event", "type", "version", "outcome", "decided", "position"], &rows, cells)
 }
 
 async fn operator(context: &Context, who: Who) -> anyhow::Result<Operator> {
