@@ -42,6 +42,8 @@ pub enum Refusal {
     SignatureMalformed,
     #[error("no live secret makes this signature")]
     SignatureMismatch,
+    #[error("it could be a challenge that was signed for anyone who asked")]
+    SignedChallenge,
     #[error("a value is not what it is required to be")]
     RequireMismatch,
     #[error("a digest is missing, or not of what was sent")]
@@ -73,6 +75,7 @@ impl Refusal {
             Self::BodyMalformed => "body_malformed",
             Self::SignatureMalformed => "signature_malformed",
             Self::SignatureMismatch => "signature_mismatch",
+            Self::SignedChallenge => "signed_challenge",
             Self::RequireMismatch => "require_mismatch",
             Self::DigestMismatch => "digest_mismatch",
             Self::Certificate => "certificate",

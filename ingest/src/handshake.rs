@@ -80,7 +80,7 @@ impl Rule {
             }
             let reading = Reading { request, shape, extracted: if reads_document { document() } else { None } };
             let found = reading.one(from).ok().flatten().filter(|text| !text.is_empty());
-            if found.as_deref().is_some_and(|text| condition.chars.is_some_and(|chars| !chars.fit(text))) {
+            if found.as_deref().is_some_and(|text| condition.bound().is_some_and(|bound| !bound.fits(text))) {
                 return false;
             }
             match (&condition.equals, found) {
@@ -150,9 +150,7 @@ fn value(bytes: &[u8]) -> Result<HeaderValue, Refusal> {
 }
 
 fn token_key(token: &TokenRule, secrets: &[String]) -> Result<(Recipe, Option<LiveKey>), SecretError> {
-    let signature = "const:token".parse().expect("a valid selector");
-    let recipe = Recipe::over(token.signed.clone(), token.algorithm, signature, token.encoding);
-    let recipe = Recipe { key: token.key.clone(), ..recipe };
+    let recipe = token.recipe();
     debug_assert!(token.encoding != Encoding::Text, "validated");
     let is_hash = matches!(token.algorithm, Algorithm::Sha1 | Algorithm::Sha256);
     let secret = secrets.first().map(String::as_str).or(is_hash.then_some("-"));

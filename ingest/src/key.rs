@@ -172,7 +172,7 @@ fn fed<H: Update>(mut hash: H, pieces: &[Piece<'_>], secret: &[u8]) -> H {
     hash
 }
 
-fn joined(pieces: &[Piece<'_>]) -> Vec<u8> {
+pub fn joined(pieces: &[Piece<'_>]) -> Vec<u8> {
     let bytes = |piece: &Piece<'_>| match piece {
         Piece::Bytes(bytes) => bytes.to_vec(),
         Piece::Secret => Vec::new(),

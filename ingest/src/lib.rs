@@ -2,7 +2,7 @@
 //!
 //! - [`webhook`]: the way of one request, step by step
 //! - [`request`], [`body`]: what is read of it, under which bounds
-//! - [`handshake`]: requests that are answered and never published
+//! - [`handshake`], [`challenge`]: requests that are answered and never published; what they make signed
 //! - [`batch`]: one request, many events
 //! - [`verify`], [`signed`], [`key`], [`jwt`], [`secret`]: signatures over raw bytes with every live secret
 //! - [`extract`], [`identify`], [`records`]: event id, object, version and type, without a full parse
@@ -15,6 +15,7 @@
 
 pub mod batch;
 pub mod body;
+pub mod challenge;
 pub mod config;
 pub mod error;
 pub mod extract;

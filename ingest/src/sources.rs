@@ -12,6 +12,7 @@ use seriatim_schemas::verification::{Algorithm, Encoding, Recipe, Verify};
 use thiserror::Error;
 
 use crate::batch::Splitter;
+use crate::challenge::Challenges;
 use crate::handshake::Handshakes;
 use crate::identify::Identifier;
 use crate::secret::{SecretError, read_secrets};
@@ -138,7 +139,9 @@ impl LiveSource {
         let verify = declaration.verify.clone().expect("validated with the declaration");
         let verifier = Verifier::with_texts(verify, &secrets)?;
         let verifier = verifier.with_settings(source.settings.clone(), source.public_url.clone());
-        let handshakes = Handshakes::new(declaration.handshakes.clone().unwrap_or_default(), &secrets)?;
+        let declared = declaration.handshakes.clone().unwrap_or_default();
+        let verifier = verifier.with_challenges(Challenges::new(&declared, &secrets, &source.settings)?);
+        let handshakes = Handshakes::new(declared, &secrets)?;
         let (secret_headers, secret_parameters) = (verifier.secret_headers(), verifier.secret_parameters());
         let mut kept_headers = declaration.header_names();
         kept_headers.retain(|name| name != "content-type");

@@ -21,10 +21,11 @@ use seriatim_schemas::version::parse_instant;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
+use crate::challenge::Challenges;
 use crate::error::Refusal;
 use crate::extract::{Extracted, Shape};
 use crate::jwt::verify_token;
-use crate::key::LiveKey;
+use crate::key::{LiveKey, joined};
 use crate::request::{Claims, RequestView, SelectError, Settings};
 use crate::secret::{SecretError, read_secrets};
 use crate::signed::{Piece, pieces};
@@ -41,6 +42,7 @@ pub struct Verifier {
     shape: Shape,
     settings: Settings,
     public_url: Option<String>,
+    challenges: Challenges,
 }
 
 struct Keyed {
@@ -113,12 +115,17 @@ impl Verifier {
                 return Err(error);
             }
         }
-        Ok(Self { recipes, shape, settings: BTreeMap::new(), public_url: None })
+        Ok(Self { recipes, shape, settings: BTreeMap::new(), public_url: None, challenges: Challenges::default() })
     }
 
     /// With what the source says beside its secrets.
     pub fn with_settings(self, settings: Settings, public_url: Option<String>) -> Self {
         Self { settings, public_url, ..self }
+    }
+
+    /// With what the source's handshakes sign for anyone.
+    pub fn with_challenges(self, challenges: Challenges) -> Self {
+        Self { challenges, ..self }
     }
 
     pub fn public_url(&self) -> &str {
@@ -194,7 +201,7 @@ impl Verifier {
         for keyed in self.recipes.iter().filter(|keyed| keyed.recipe.certificate.is_some()) {
             let Ok(key) = LiveKey::fetched(pem, &keyed.recipe) else { continue };
             let by_certificate = Keyed { recipe: keyed.recipe.clone(), keys: vec![key], texts: Arc::new([]) };
-            match by_certificate.verify(&reading, self.public_url(), now) {
+            match by_certificate.verify(&reading, self, now) {
                 Ok(verified) => return Ok(verified),
                 Err(Refusal::SignatureMissing) => {}
                 Err(other) => refusal = other,
@@ -252,7 +259,7 @@ impl Verifier {
         let reading = Reading { request, shape: &self.shape, extracted: extracted.as_ref() };
         let mut refusal = Refusal::SignatureMissing;
         for keyed in &self.recipes {
-            match keyed.verify(&reading, self.public_url(), now) {
+            match keyed.verify(&reading, self, now) {
                 Ok(verified) => return Ok(verified),
                 Err(Refusal::SignatureMissing) => {}
                 Err(other) => refusal = other,
@@ -263,19 +270,27 @@ impl Verifier {
 }
 
 impl Keyed {
-    fn verify(&self, reading: &Reading<'_>, public_url: &str, now: Timestamp) -> Result<Verified, Refusal> {
+    fn verify(&self, reading: &Reading<'_>, verifier: &Verifier, now: Timestamp) -> Result<Verified, Refusal> {
         let recipe = &self.recipe;
         let texts = reading.all(&recipe.signature)?;
         if texts.iter().all(String::is_empty) {
             return Err(Refusal::SignatureMissing);
         }
-        let urls = urls(public_url, reading.request.query, recipe.either_port);
+        let urls = urls(verifier.public_url(), reading.request.query, recipe.either_port);
         let (key, claims, timestamp) = match &recipe.jwt {
             Some(rule) => {
                 let token = texts.first().ok_or(Refusal::SignatureMissing)?;
-                verify_token(token, rule, &self.keys, now).map(|(key, claims)| (key, Some(claims), None))?
+                let (key, claims) = verify_token(token, rule, &self.keys, now)?;
+                let message = || token.rsplit_once('.').map_or("", |(message, _)| message).as_bytes().to_vec();
+                if verifier.challenges.may_be(recipe, key, message) {
+                    return Err(Refusal::SignedChallenge);
+                }
+                (key, Some(claims), None)
             }
-            None => self.signer(reading, &texts, &urls).map(|(key, timestamp)| (key, None, timestamp))?,
+            None => {
+                let (key, timestamp) = self.signer(reading, &texts, &urls, &verifier.challenges)?;
+                (key, None, timestamp)
+            }
         };
         let request = RequestView { claims: claims.as_ref(), ..*reading.request };
         let believed = Reading { request: &request, ..*reading };
@@ -304,6 +319,7 @@ impl Keyed {
         reading: &Reading<'_>,
         texts: &[String],
         urls: &[Cow<'_, str>],
+        challenges: &Challenges,
     ) -> Result<(&LiveKey, Option<String>), Refusal> {
         let decoded = texts.iter().take(SIGNATURES_MAX).filter_map(|text| decode_signature(&self.recipe, text));
         let signatures: Vec<_> = decoded.collect();
@@ -318,8 +334,11 @@ impl Keyed {
             };
             let signs = |key: &&LiveKey| signatures.iter().any(|signature| key.signed(&signed, signature));
             let signer = self.keys.iter().find(signs);
-            drop(signed);
             if let Some(key) = signer {
+                if challenges.may_be(&self.recipe, key, || joined(&signed)) {
+                    return Err(Refusal::SignedChallenge);
+                }
+                drop(signed);
                 return Ok((key, timestamp));
             }
         }

@@ -637,6 +637,31 @@ async fn the_answer_to_xs_challenge_signs_no_event() {
     answer.assert_refused("no challenge");
 }
 
+/// What the edge signs for anyone is no event either: the challenge itself, sent as a request.
+#[tokio::test]
+async fn a_signed_challenge_is_no_request() {
+    let sources = ["braintree", "twitter"].map(|preset| plain(preset, vec![SecretRef::Value(SECRET.to_owned())]));
+    let edge = start(sources.to_vec(), Documents::default()).await;
+    for token in ["1", "eyJhIjoxfQ==", "a.b-c_d"] {
+        let answer = ask_quietly(&edge, "GET", &format!("twitter?crc_token={}", encoded(token)), &[], "").await;
+        let signature = parsed(&answer.body)["response_token"].as_str().expect("a signature").to_owned();
+        let headers = vec![owned(JSON), ("X-Twitter-Webhooks-Signature", signature)];
+        ask_quietly(&edge, "POST", "twitter", &headers, token).await.assert_refused(token);
+    }
+    let event = r#"{"for_user_id":"1","tweet_create_events":[{"id_str":"2"}]}"#;
+    let signature = format!("sha256={}", base64_mac::<Hmac<Sha256>>(SECRET, event));
+    let headers = vec![owned(JSON), ("X-Twitter-Webhooks-Signature", signature)];
+    assert_eq!(ask(&edge, "POST", "twitter", &headers, event).await.status, 200, "events are");
+    let challenge = "20f9f8ed05f77439fe955c977e4c8a53";
+    let answer = ask_quietly(&edge, "GET", &format!("braintree?bt_challenge={challenge}"), &[], "").await;
+    let body = format!("bt_signature={}&bt_payload={challenge}", encoded(&answer.body));
+    ask_quietly(&edge, "POST", "braintree", &[owned(FORM)], &body).await.assert_refused("braintree");
+    for challenge in ["abcd", "0123456789abcdef012", "0123456789abcdef0123456789abcdef0", "0123456789abcdefghij"] {
+        let target = format!("braintree?bt_challenge={challenge}");
+        ask_quietly(&edge, "GET", &target, &[], "").await.assert_refused(challenge);
+    }
+}
+
 fn encoded(text: &str) -> String {
     form_urlencoded::byte_serialize(text.as_bytes()).collect()
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::problem::Problem;
 use crate::selector::{Place, Selector};
 use crate::template::{Part, Template};
-use crate::verification::{Algorithm, Encoding, KeyStep};
+use crate::verification::{Algorithm, Encoding, KeyStep, Recipe};
 
 /// One kind of request, and its answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -51,6 +51,17 @@ pub struct Condition {
     /// Of which characters it must be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chars: Option<Chars>,
+    /// How many there may be, where the provider says it closer than `chars` does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub length: Option<Length>,
+}
+
+/// Bytes of a challenge, both ends included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Length {
+    pub min: usize,
+    pub max: usize,
 }
 
 /// What a challenge that is signed may consist of. Without such a bound anyone could have an event signed.
@@ -64,12 +75,57 @@ pub enum Chars {
 }
 
 impl Chars {
-    pub fn fit(self, text: &str) -> bool {
-        let (max, is_one): (usize, fn(u8) -> bool) = match self {
-            Self::Hex => (64, |b| b.is_ascii_hexdigit()),
-            Self::Token => (256, |b| b.is_ascii_alphanumeric() || b"-_.~+/=".contains(&b)),
-        };
-        (1..=max).contains(&text.len()) && text.bytes().all(is_one)
+    /// The most of them.
+    fn max(self) -> usize {
+        match self {
+            Self::Hex => 64,
+            Self::Token => 256,
+        }
+    }
+
+    fn has(self, byte: u8) -> bool {
+        match self {
+            Self::Hex => byte.is_ascii_hexdigit(),
+            Self::Token => byte.is_ascii_alphanumeric() || b"-_.~+/=".contains(&byte),
+        }
+    }
+}
+
+/// What a challenge may be: so many of these characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bound {
+    pub chars: Chars,
+    pub min: usize,
+    pub max: usize,
+}
+
+impl Bound {
+    /// The lengths of the starts of `text` that are within the bound.
+    pub fn lengths(self, text: &[u8]) -> impl Iterator<Item = usize> + use<> {
+        let run = text.iter().take(self.max).take_while(|byte| self.chars.has(**byte)).count();
+        self.min..=run
+    }
+
+    pub fn fits(self, text: &str) -> bool {
+        self.lengths(text.as_bytes()).any(|length| length == text.len())
+    }
+}
+
+impl Condition {
+    /// Where it bounds what stands there.
+    pub fn bound(&self) -> Option<Bound> {
+        let chars = self.chars?;
+        let length = self.length.unwrap_or(Length { min: 1, max: chars.max() });
+        Some(Bound { chars, min: length.min.max(1), max: length.max.min(chars.max()) })
+    }
+}
+
+impl TokenRule {
+    /// As a recipe, which is what keys are made for.
+    pub fn recipe(&self) -> Recipe {
+        let signature = "const:token".parse().expect("a valid selector");
+        let recipe = Recipe::over(self.signed.clone(), self.algorithm, signature, self.encoding);
+        Recipe { key: self.key.clone(), ..recipe }
     }
 }
 
@@ -132,6 +188,11 @@ impl Handshake {
         when.chain(own).chain(self.templates().flat_map(Template::selectors)).collect()
     }
 
+    /// What the conditions say of a value.
+    pub fn bound(&self, selector: &Selector) -> Option<Bound> {
+        self.when.iter().filter(|condition| condition.from == *selector).find_map(Condition::bound)
+    }
+
     /// Whether the source's public URL must be known.
     pub fn needs_url(&self) -> bool {
         self.templates().any(Template::needs_url)
@@ -150,14 +211,17 @@ impl Handshake {
             if condition.absent && condition.equals.is_some() {
                 say(format!("when.{i}"), "equals and absent exclude each other");
             }
+            let is_length = |l: Length| condition.chars.is_some_and(|chars| (1..=chars.max()).contains(&l.max));
+            if condition.length.is_some_and(|l| l.min > l.max || !is_length(l)) {
+                say(format!("when.{i}.length"), "bounds chars: min to max, and no more than chars allows");
+            }
             let is_fixed = |s: &Selector| matches!(s.place, Place::Const(_) | Place::Setting(_));
             if condition.equals.as_ref().is_some_and(|s| !is_fixed(s)) {
                 say(format!("when.{i}.equals"), "must be const:TEXT or setting:NAME");
             }
         }
         if let Some(token) = &self.token {
-            let keyed = matches!(token.algorithm, Algorithm::HmacSha1 | Algorithm::HmacSha256 | Algorithm::HmacSha512);
-            if !keyed && !matches!(token.algorithm, Algorithm::Sha1 | Algorithm::Sha256) {
+            if !token.algorithm.is_hmac() && !matches!(token.algorithm, Algorithm::Sha1 | Algorithm::Sha256) {
                 say("token.algorithm".into(), "must be hmac-sha1, hmac-sha256, hmac-sha512, sha1 or sha256");
             }
             if token.encoding == Encoding::Text {
@@ -165,10 +229,9 @@ impl Handshake {
             }
         }
         if let Some(token) = self.token.as_ref().filter(|_| self.before_verification) {
-            let is_bounded = |s: &Selector| self.when.iter().any(|c| c.from == *s && c.chars.is_some());
             let is_ours = |s: &Selector| matches!(s.place, Place::Setting(_) | Place::Const(_));
             let open = token.signed.flat().any(|part| match part {
-                Part::Value(selector) => !is_ours(selector) && !is_bounded(selector),
+                Part::Value(selector) => !is_ours(selector) && self.bound(selector).is_none(),
                 Part::Text(_) | Part::Url | Part::UrlWithoutQuery | Part::Method => false,
                 _ => true,
             });

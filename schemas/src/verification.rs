@@ -195,6 +195,10 @@ impl Algorithm {
         matches!(self, Ed25519 | EcdsaP256Sha1 | EcdsaP256Sha256 | RsaSha1 | RsaSha256)
     }
 
+    pub fn is_hmac(self) -> bool {
+        matches!(self, Self::HmacSha1 | Self::HmacSha256 | Self::HmacSha512)
+    }
+
     fn is_plain_hash(self) -> bool {
         matches!(self, Self::Sha1 | Self::Sha256)
     }

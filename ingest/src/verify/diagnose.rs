@@ -58,7 +58,7 @@ impl Verifier {
         let reading = Reading { request, shape: &self.shape, extracted: extracted.as_ref() };
         let of = |keyed: &Keyed| RecipeDiagnosis {
             algorithm: keyed.recipe.algorithm,
-            steps: Steps { keyed, reading: &reading, public_url: self.public_url(), now, out: Vec::new() }.run(),
+            steps: Steps { keyed, reading: &reading, verifier: self, now, out: Vec::new() }.run(),
         };
         Diagnosis { verified: self.verify(request, now).is_ok(), recipes: self.recipes.iter().map(of).collect() }
     }
@@ -67,7 +67,7 @@ impl Verifier {
 struct Steps<'a> {
     keyed: &'a Keyed,
     reading: &'a Reading<'a>,
-    public_url: &'a str,
+    verifier: &'a Verifier,
     now: Timestamp,
     out: Vec<Step>,
 }
@@ -122,7 +122,7 @@ impl Steps<'_> {
     }
 
     fn say_verdict(&mut self) {
-        match self.keyed.verify(self.reading, self.public_url, self.now) {
+        match self.keyed.verify(self.reading, self.verifier, self.now) {
             Ok(verified) => self.say(true, "token", format!("signed by secret {}", verified.secret)),
             Err(refusal) => self.say(false, "token", refusal.to_string()),
         }
@@ -132,7 +132,7 @@ impl Steps<'_> {
         let recipe = &self.keyed.recipe;
         let Some(template) = &recipe.signed else { return };
         let timestamp = recipe.timestamp.as_ref().and_then(|rule| read_timestamp(rule, self.reading).ok());
-        for url in urls(self.public_url, self.reading.request.query, recipe.either_port) {
+        for url in urls(self.verifier.public_url(), self.reading.request.query, recipe.either_port) {
             match pieces(template, self.reading, &url, timestamp.as_deref()) {
                 Err(refusal) => self.say(false, "signed", format!("{template} cannot be made: {refusal}")),
                 Ok(signed) => {
@@ -174,7 +174,7 @@ impl Steps<'_> {
         if recipe.jwt.is_some() {
             return;
         }
-        let urls = urls(self.public_url, self.reading.request.query, recipe.either_port);
+        let urls = urls(self.verifier.public_url(), self.reading.request.query, recipe.either_port);
         for rule in &recipe.digests {
             let holds = urls.iter().any(|url| check_digest(rule, self.reading, url).is_ok());
             self.say(holds, "digest", format!("{} must be the SHA-256 of {}", rule.from, rule.of));
@@ -193,7 +193,7 @@ impl Steps<'_> {
             let signed = signed.unwrap_or_default();
             keys.iter().any(|key| signatures.iter().any(|signature| key.signed(&signed, signature)))
         };
-        let url = urls(self.public_url, request.query, false).remove(0);
+        let url = urls(self.verifier.public_url(), request.query, false).remove(0);
         let keys = &self.keyed.keys;
         let bodies: [(&str, Cow<'_, [u8]>); 4] = [
             ("the body ended without white space", Cow::Borrowed(request.body.trim_ascii_end())),
@@ -206,7 +206,7 @@ impl Steps<'_> {
                 out.push(format!("it would hold if {what}: something on the way changed it"));
             }
         }
-        for other in other_urls(self.public_url, request.query) {
+        for other in other_urls(self.verifier.public_url(), request.query) {
             if other != url && made_by(keys, request.body, &other) {
                 out.push(format!("it would hold if public_url were {}", other.split('?').next().unwrap_or(&other)));
             }
