@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use reqwest::Url;
+use seriatim_schemas::handshake::FetchRule;
 use seriatim_schemas::pattern::Pattern;
+use seriatim_schemas::verification::CertificateRule;
 use thiserror::Error;
 use tokio::sync::Semaphore;
 
@@ -30,6 +32,14 @@ pub enum FetchError {
     Failed { url: String, reason: String },
     #[error("too many addresses in a minute")]
     TooMany,
+}
+
+/// Which addresses may be fetched.
+#[derive(Debug, Clone, Copy)]
+pub struct Allowed<'a> {
+    hosts: &'a [String],
+    path: Option<&'a Pattern>,
+    query: bool,
 }
 
 /// A GET over https. A seam: tests stand in for the providers' hosts.
@@ -93,15 +103,15 @@ impl Fetcher {
     }
 
     /// The document at `url`, once.
-    pub async fn once(&self, url: &str, hosts: &[String]) -> Result<Vec<u8>, FetchError> {
-        let url = allowed(url, hosts)?;
+    pub async fn once(&self, url: &str, allowed: Allowed<'_>) -> Result<Vec<u8>, FetchError> {
+        let url = allowed.check(url)?;
         let _permit = self.at_once.acquire().await.expect("never closed");
         self.get.get(&url).await
     }
 
     /// The document at `url`, from memory where it was fetched before.
-    pub async fn kept(&self, url: &str, hosts: &[String]) -> Fetched {
-        let parsed = allowed(url, hosts)?;
+    pub async fn kept(&self, url: &str, allowed: Allowed<'_>) -> Fetched {
+        let parsed = allowed.check(url)?;
         if let Some(found) = self.lock().find(url)? {
             return found;
         }
@@ -150,13 +160,30 @@ impl Kept {
     }
 }
 
-fn allowed(text: &str, hosts: &[String]) -> Result<Url, FetchError> {
-    let refused = || FetchError::NotAllowed { url: text.chars().take(200).collect() };
-    let url = Url::parse(text).map_err(|_| refused())?;
-    let is_plain =
-        url.scheme() == "https" && url.port().is_none() && url.username().is_empty() && url.password().is_none();
-    let host = url.host_str().filter(|_| is_plain).ok_or_else(refused)?.to_owned();
-    if hosts.iter().any(|pattern| is_host(pattern, &host)) { Ok(url) } else { Err(refused()) }
+impl<'a> Allowed<'a> {
+    pub fn certificates(rule: &'a CertificateRule) -> Self {
+        Self { hosts: &rule.hosts, path: rule.path.as_ref(), query: false }
+    }
+
+    pub fn confirmations(rule: &'a FetchRule) -> Self {
+        Self { hosts: &rule.hosts, path: rule.path.as_ref(), query: true }
+    }
+
+    /// The address, where it is one of these.
+    fn check(self, text: &str) -> Result<Url, FetchError> {
+        let refused = || FetchError::NotAllowed { url: text.chars().take(200).collect() };
+        let url = Url::parse(text).map_err(|_| refused())?;
+        let is_plain =
+            url.scheme() == "https" && url.port().is_none() && url.username().is_empty() && url.password().is_none();
+        let is_plain = is_plain && url.fragment().is_none();
+        let is_path = self.path.is_none_or(|path| path.matches(url.path())) && (self.query || url.query().is_none());
+        let host = url.host_str().filter(|_| is_plain && is_path).ok_or_else(refused)?;
+        let is_one = |excluding: bool| {
+            let patterns = self.hosts.iter().map(|p| p.strip_prefix('!').map_or((false, p.as_str()), |p| (true, p)));
+            patterns.into_iter().any(|(excludes, pattern)| excludes == excluding && is_host(pattern, host))
+        };
+        if is_one(false) && !is_one(true) { Ok(url) } else { Err(refused()) }
+    }
 }
 
 /// Whether `host` is meant by `pattern`, label by label; a `*` stays within its label.
@@ -170,6 +197,8 @@ fn is_host(pattern: &str, host: &str) -> bool {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use seriatim_schemas::preset::Preset;
+
     use super::*;
 
     #[derive(Default)]
@@ -179,55 +208,79 @@ mod tests {
     impl Get for Counted {
         async fn get(&self, url: &Url) -> Result<Vec<u8>, FetchError> {
             self.0.fetch_add(1, Ordering::SeqCst);
-            if url.path() == "/none" {
+            if url.path() == "/none.pem" {
                 return Err(FetchError::Failed { url: url.to_string(), reason: "status 404".into() });
             }
             Ok(url.path().as_bytes().to_vec())
         }
     }
 
-    fn hosts() -> Vec<String> {
-        vec!["sns.*.amazonaws.com".to_owned()]
+    fn certificates(preset: &str) -> CertificateRule {
+        let verify = Preset::named(preset).expect("a preset").declare.verify.expect("verifies");
+        verify.0[0].certificate.clone().expect("fetched")
     }
 
     #[test]
     fn only_declared_hosts_over_https() {
-        let good = "https://sns.eu-west-1.amazonaws.com/cert.pem";
-        assert!(allowed(good, &hosts()).is_ok());
+        let sns = certificates("aws_sns");
+        let allowed = Allowed::certificates(&sns);
+        for good in [
+            "https://sns.eu-west-1.amazonaws.com/SimpleNotificationService-f3ecfb72.pem",
+            "https://sns.cn-north-1.amazonaws.com.cn/c.pem",
+            "https://sns.us-gov-west-1.amazonaws.com/c.pem",
+        ] {
+            assert!(allowed.check(good).is_ok(), "{good}");
+        }
         for bad in [
-            "http://sns.eu-west-1.amazonaws.com/c",
-            "https://sns.eu-west-1.amazonaws.com.evil.example/c",
-            "https://evil.example/sns.eu-west-1.amazonaws.com",
-            "https://sns.a.b.amazonaws.com/c",
-            "https://sns..amazonaws.com/c",
-            "https://user@sns.eu-west-1.amazonaws.com/c",
-            "https://sns.eu-west-1.amazonaws.com@evil.example/c",
-            "https://sns.eu-west-1.amazonaws.com:8443/c",
-            "https://snsxeu-west-1.amazonaws.com/c",
-            "https://127.0.0.1/c",
+            "http://sns.eu-west-1.amazonaws.com/c.pem",
+            "https://sns.eu-west-1.amazonaws.com.evil.example/c.pem",
+            "https://evil.example/sns.eu-west-1.amazonaws.com.pem",
+            "https://sns.a-b.c.amazonaws.com/c.pem",
+            "https://sns..amazonaws.com/c.pem",
+            "https://user@sns.eu-west-1.amazonaws.com/c.pem",
+            "https://sns.eu-west-1.amazonaws.com@evil.example/c.pem",
+            "https://sns.eu-west-1.amazonaws.com:8443/c.pem",
+            "https://snsxeu-west-1.amazonaws.com/c.pem",
+            // Buckets that are called sns.
+            "https://sns.s3.amazonaws.com/c.pem",
+            "https://sns.s3-us-west-2.amazonaws.com/c.pem",
+            "https://sns.S3-Accelerate.amazonaws.com/c.pem",
+            "https://sns.s3-1.amazonaws.com.cn/c.pem",
+            // What is no certificate.
+            "https://sns.eu-west-1.amazonaws.com/c",
+            "https://sns.eu-west-1.amazonaws.com/c.pem?x",
+            "https://sns.eu-west-1.amazonaws.com/?.pem",
+            "https://127.0.0.1/c.pem",
             "file:///etc/passwd",
             "",
         ] {
-            assert!(allowed(bad, &hosts()).is_err(), "{bad}");
+            assert!(allowed.check(bad).is_err(), "{bad}");
         }
+        let paypal = certificates("paypal");
+        let allowed = |url: &str| Allowed::certificates(&paypal).check(url).is_ok();
+        assert!(allowed("https://api.sandbox.paypal.com/v1/notifications/certs/CERT-360caa42-fca2a594-a5cafa77"));
+        assert!(!allowed("https://www.paypal.com/v1/notifications/certs/CERT-1"));
+        assert!(!allowed("https://api.paypal.com/v1/notifications/certs/../../other"));
     }
 
     #[tokio::test]
     async fn what_was_fetched_is_kept_and_failures_are_left_alone() {
         let get = Arc::new(Counted::default());
         let fetcher = Fetcher::new(get.clone());
-        let url = |path: &str| format!("https://sns.us.amazonaws.com/{path}");
+        let sns = certificates("aws_sns");
+        let allowed = Allowed::certificates(&sns);
+        let url = |path: &str| format!("https://sns.us-east-1.amazonaws.com/{path}.pem");
         for _ in 0..3 {
-            assert_eq!(fetcher.kept(&url("a"), &hosts()).await.map(|b| b.to_vec()), Ok(b"/a".to_vec()));
-            assert!(fetcher.kept(&url("none"), &hosts()).await.is_err());
+            assert_eq!(fetcher.kept(&url("a"), allowed).await.map(|b| b.to_vec()), Ok(b"/a.pem".to_vec()));
+            assert!(fetcher.kept(&url("none"), allowed).await.is_err());
         }
         assert_eq!(get.0.load(Ordering::SeqCst), 2);
         let mut last = Ok(Arc::default());
         for i in 0..PER_MINUTE {
-            last = fetcher.kept(&url(&i.to_string()), &hosts()).await;
+            last = fetcher.kept(&url(&i.to_string()), allowed).await;
         }
         assert_eq!(last, Err(FetchError::TooMany));
-        assert!(fetcher.kept(&url("a"), &hosts()).await.is_ok());
+        assert!(fetcher.kept(&url("a"), allowed).await.is_ok());
     }
 
     #[tokio::test]

@@ -5,7 +5,7 @@ use std::cell::OnceCell;
 use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderName, HeaderValue, Response, StatusCode};
-use seriatim_schemas::handshake::{Condition, Handshake, TokenRule};
+use seriatim_schemas::handshake::{Condition, FetchRule, Handshake, TokenRule};
 use seriatim_schemas::selector::Place;
 use seriatim_schemas::template::{Part, Template};
 use seriatim_schemas::verification::{Algorithm, Encoding, Recipe};
@@ -38,8 +38,8 @@ pub struct Reply {
     pub answer: Response<Body>,
     /// A secret to keep.
     pub store: Option<String>,
-    /// An address to fetch, and the hosts that may be asked.
-    pub fetch: Option<(String, Vec<String>)>,
+    /// An address to fetch, and the rule that says which may be.
+    pub fetch: Option<(String, FetchRule)>,
 }
 
 impl Handshakes {
@@ -120,7 +120,7 @@ impl Rule {
         }
         let store = self.handshake.store.as_ref().map(|selector| reading.one(selector)).transpose()?.flatten();
         let fetch = match &self.handshake.fetch {
-            Some(rule) => Some((reading.one(&rule.url)?.ok_or(Refusal::ValueMissing)?, rule.hosts.clone())),
+            Some(rule) => Some((reading.one(&rule.url)?.ok_or(Refusal::ValueMissing)?, rule.clone())),
             None => None,
         };
         Ok(Reply { answer, store, fetch })

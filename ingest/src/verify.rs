@@ -24,6 +24,7 @@ use subtle::ConstantTimeEq;
 use crate::challenge::Challenges;
 use crate::error::Refusal;
 use crate::extract::{Extracted, Shape};
+use crate::fetch::Allowed;
 use crate::jwt::verify_token;
 use crate::key::{LiveKey, joined};
 use crate::request::{Claims, RequestView, SelectError, Settings};
@@ -183,14 +184,14 @@ impl Verifier {
         Ok(pieces(template, &reading, &url, timestamp)?.into_iter().flat_map(bytes).collect())
     }
 
-    /// Where the signer's certificate stands, for a recipe that has it fetched: the address, and the hosts that
-    /// may be asked.
-    pub fn certificate(&self, request: &RequestView<'_>) -> Option<(String, &[String])> {
+    /// Where the signer's certificate stands, for a recipe that has it fetched, and which addresses may be. Whoever
+    /// gives keys believes those, and no others.
+    pub fn certificate(&self, request: &RequestView<'_>) -> Option<(String, Allowed<'_>)> {
         let declared = self.recipes.iter().filter_map(|keyed| keyed.recipe.certificate.as_ref());
-        let rule = declared.into_iter().next()?;
+        let rule = declared.into_iter().next().filter(|_| self.keys().next().is_none())?;
         let extracted = if self.shape.is_empty() { None } else { self.shape.extract(request.body).ok() };
         let reading = Reading { request, shape: &self.shape, extracted: extracted.as_ref() };
-        Some((reading.one(&rule.from).ok().flatten()?, &rule.hosts))
+        Some((reading.one(&rule.from).ok().flatten()?, Allowed::certificates(rule)))
     }
 
     /// As [`Self::verify`], by the key of a certificate that was fetched for this request.

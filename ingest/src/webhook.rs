@@ -20,7 +20,7 @@ use uuid::Uuid;
 use crate::body::{InFlight, Share, read_body};
 use crate::config::{IngestConfig, RECORD_BYTES_MAX};
 use crate::error::{Refusal, WebhookError};
-use crate::fetch::Fetcher;
+use crate::fetch::{Allowed, Fetcher};
 use crate::filter::Filter;
 use crate::log::Append;
 use crate::metrics::{IngestMetrics, RefusedLabels, SourceLabels, StatusLabels};
@@ -215,8 +215,8 @@ async fn shake(
         let (_, errors) = edge.sources.reload();
         errors.iter().for_each(|error| warn!(%error, "secrets not read again"));
     }
-    if let Some((url, hosts)) = reply.fetch {
-        edge.fetcher.once(&url, &hosts).await.map_err(|error| {
+    if let Some((url, rule)) = reply.fetch {
+        edge.fetcher.once(&url, Allowed::confirmations(&rule)).await.map_err(|error| {
             warn!(tenant, source = name, %error, "handshake not confirmed");
             Refusal::ConfirmationFailed
         })?;
@@ -256,11 +256,13 @@ fn note_refusal(edge: &Edge, source: &LiveSource, received: &Received, refusal: 
 /// Who signed: by a live secret, or by the certificate that the request names.
 async fn believe(edge: &Edge, source: &LiveSource, view: &RequestView<'_>, at: Timestamp) -> Result<Verified, Refusal> {
     let by_secret = source.verifier.verify(view, at);
-    let (Err(refusal), Some((url, hosts))) = (&by_secret, source.verifier.certificate(view)) else { return by_secret };
+    let (Err(refusal), Some((url, allowed))) = (&by_secret, source.verifier.certificate(view)) else {
+        return by_secret;
+    };
     if *refusal == Refusal::SignatureMissing {
         return by_secret;
     }
-    let fetched = edge.fetcher.kept(&url, hosts).await.map_err(|error| {
+    let fetched = edge.fetcher.kept(&url, allowed).await.map_err(|error| {
         let (tenant, name) = (&source.source.tenant, &source.source.name);
         warn!(tenant, source = name, %error, "certificate");
         Refusal::Certificate

@@ -799,8 +799,10 @@ struct Sns {
 const CERTIFICATE_URL: &str = "https://sns.us-west-2.amazonaws.com/SimpleNotificationService-f3ecfb72.pem";
 const SUBSCRIBE_URL: &str = "https://sns.us-west-2.amazonaws.com/?Action=ConfirmSubscription&Token=2336412f37";
 /// Where no confirmation and no certificate may be fetched.
-const ELSEWHERE: [&str; 6] = [
+const ELSEWHERE: [&str; 8] = [
     "https://evil.example/?Action=ConfirmSubscription",
+    "https://sns.s3.amazonaws.com/?Action=ConfirmSubscription",
+    "https://sns.s3-us-west-2.amazonaws.com/certificate.pem",
     "http://sns.us-west-2.amazonaws.com/?Action=ConfirmSubscription",
     "https://sns.us-west-2.amazonaws.com.evil.example/?Action=ConfirmSubscription",
     "https://sns.us-west-2.amazonaws.com@evil.example/?Action=ConfirmSubscription",
@@ -920,4 +922,16 @@ async fn sns_messages_are_believed_by_certificates_of_amazons_hosts_only() {
     }
     let forged = Sns::new().notification(CERTIFICATE_URL);
     ask_quietly(&edge, "POST", "aws_sns", &sns_headers(), &forged).await.assert_refused("another key");
+}
+
+/// Whoever gives the key does not believe whoever else has a certificate at an address of the provider.
+#[tokio::test]
+async fn where_a_key_is_given_no_certificate_is_fetched() {
+    let (sns, other) = (Sns::new(), Sns::new());
+    let documents = Documents([(CERTIFICATE_URL.to_owned(), other.pem().into_bytes())].into());
+    let edge = start(vec![plain("aws_sns", vec![SecretRef::Value(sns.pem())])], documents).await;
+    let event = other.notification(CERTIFICATE_URL);
+    ask_quietly(&edge, "POST", "aws_sns", &sns_headers(), &event).await.assert_refused("another key");
+    let event = sns.notification(CERTIFICATE_URL);
+    assert_eq!(ask(&edge, "POST", "aws_sns", &sns_headers(), &event).await.status, 200);
 }

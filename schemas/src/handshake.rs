@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::pattern::Pattern;
 use crate::problem::Problem;
 use crate::selector::{Place, Selector};
 use crate::template::{Part, Template};
@@ -144,8 +145,11 @@ pub struct TokenRule {
 #[serde(deny_unknown_fields)]
 pub struct FetchRule {
     pub url: Selector,
-    /// Hosts that may be asked; a `*` stands for one label or a part of one.
+    /// Hosts that may be asked; a `*` stands for one label or a part of one. What starts with `!` excludes.
     pub hosts: Vec<String>,
+    /// What the path must be, where the provider's addresses are known closer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<Pattern>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -246,7 +250,7 @@ impl Handshake {
         if names_token && self.token.is_none() {
             say("token".into(), "is missing, but the answer names {token}");
         }
-        if self.fetch.as_ref().is_some_and(|fetch| fetch.hosts.is_empty()) {
+        if self.fetch.as_ref().is_some_and(|fetch| fetch.hosts.iter().all(|host| host.starts_with('!'))) {
             say("fetch.hosts".into(), "is empty: name the hosts that may be asked");
         }
         if self.fetch.is_some() && self.before_verification {

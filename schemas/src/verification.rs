@@ -8,6 +8,7 @@ use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{self, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::pattern::Pattern;
 use crate::problem::Problem;
 use crate::selector::{Place, Selector};
 use crate::template::{Part, Template, headers_of};
@@ -141,8 +142,11 @@ pub struct Require {
 pub struct CertificateRule {
     /// The address, https.
     pub from: Selector,
-    /// Hosts that may be asked; a `*` stands for one label or a part of one.
+    /// Hosts that may be asked; a `*` stands for one label or a part of one. What starts with `!` excludes.
     pub hosts: Vec<String>,
+    /// What the path must be, where the provider's addresses are known closer. There is never a query.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<Pattern>,
 }
 
 /// `from` must be the SHA-256 of `of`.
@@ -326,7 +330,7 @@ impl Recipe {
         if self.certificate.is_some() && !self.algorithm.is_public() {
             say("certificate", "belongs to an algorithm with a public key: rsa, ecdsa or ed25519");
         }
-        if self.certificate.as_ref().is_some_and(|c| c.hosts.is_empty()) {
+        if self.certificate.as_ref().is_some_and(|c| c.hosts.iter().all(|host| host.starts_with('!'))) {
             say("certificate.hosts", "is empty: name the hosts that may be asked");
         }
         if self.jwt.as_ref().is_some_and(|jwt| jwt.algorithms.is_empty()) {
