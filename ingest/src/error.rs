@@ -4,6 +4,7 @@
 use axum::http::StatusCode;
 use thiserror::Error;
 
+use crate::fetch::FetchError;
 use crate::log::AppendError;
 
 /// A request that gets no success.
@@ -23,6 +24,8 @@ pub enum WebhookError {
     NotDurable(#[from] AppendError),
     #[error("not durable within {ms} ms")]
     PublishTimeout { ms: u64 },
+    #[error("what the provider publishes is not to be had now: {0}")]
+    NotFetched(FetchError),
 }
 
 /// Why a request is not believed. The sender is told none of this: 401 has one body for all causes.
@@ -48,11 +51,11 @@ pub enum Refusal {
     RequireMismatch,
     #[error("a digest is missing, or not of what was sent")]
     DigestMismatch,
-    #[error("the signer's certificate is not to be had, or not of a declared host")]
+    #[error("the signer's certificate is none, or not at a declared address")]
     Certificate,
     #[error("the secret that the handshake brings cannot be kept: there is one already, or no place for it")]
     SecretNotKept,
-    #[error("the address that confirms the handshake cannot be fetched")]
+    #[error("the address that confirms the handshake is not a declared one")]
     ConfirmationFailed,
     #[error("a claim of the token does not hold")]
     ClaimMismatch,
@@ -97,7 +100,9 @@ impl WebhookError {
             Self::Truncated(_) => StatusCode::BAD_REQUEST,
             Self::TooSlow { .. } => StatusCode::REQUEST_TIMEOUT,
             Self::NotDurable(AppendError::TooLarge { .. }) => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::Busy { .. } | Self::NotDurable(_) | Self::PublishTimeout { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Busy { .. } | Self::NotDurable(_) | Self::PublishTimeout { .. } | Self::NotFetched(_) => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
         }
     }
 
@@ -105,7 +110,7 @@ impl WebhookError {
     pub fn leaves_body_unread(&self) -> bool {
         match self {
             Self::TooLarge { .. } | Self::Truncated(_) | Self::TooSlow { .. } | Self::Busy { .. } => true,
-            Self::Refused(_) | Self::NotDurable(_) | Self::PublishTimeout { .. } => false,
+            Self::Refused(_) | Self::NotDurable(_) | Self::PublishTimeout { .. } | Self::NotFetched(_) => false,
         }
     }
 
@@ -117,7 +122,9 @@ impl WebhookError {
             Self::TooLarge { .. } | Self::NotDurable(AppendError::TooLarge { .. }) => "body too large",
             Self::Truncated(_) => "body incomplete",
             Self::TooSlow { .. } => "body too slow",
-            Self::Busy { .. } | Self::NotDurable(_) | Self::PublishTimeout { .. } => "try again later",
+            Self::Busy { .. } | Self::NotDurable(_) | Self::PublishTimeout { .. } | Self::NotFetched(_) => {
+                "try again later"
+            }
         }
     }
 }

@@ -12,16 +12,18 @@ use seriatim_schemas::handshake::FetchRule;
 use seriatim_schemas::pattern::Pattern;
 use seriatim_schemas::verification::CertificateRule;
 use thiserror::Error;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 const WITHIN: Duration = Duration::from_secs(5);
 const BYTES_MAX: usize = 64 * 1024;
 /// How long a certificate is kept; and how long an address that failed is left alone.
 const KEPT: Duration = Duration::from_secs(24 * 3600);
 const LEFT_ALONE: Duration = Duration::from_secs(30);
-const CACHED_MAX: usize = 256;
+/// Addresses of one source, those that are proven and the others each.
+const CACHED_MAX: usize = 32;
+/// Fetches of one source.
 const AT_ONCE: usize = 4;
-/// Fetches of certificates that are not kept yet, in one minute: a forger may name any number of addresses.
+/// Fetches for one source of certificates that are not kept yet, in one minute: a forger may name any number of addresses.
 const PER_MINUTE: usize = 60;
 
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -81,60 +83,100 @@ impl Get for Https {
     }
 }
 
-/// Fetches, and keeps what it got.
+/// Fetches, and keeps what it got; each source by itself, so that a forger at one is no trouble to the others.
 #[derive(Clone)]
 pub struct Fetcher {
     get: Arc<dyn Get>,
-    kept: Arc<Mutex<Kept>>,
-    at_once: Arc<Semaphore>,
+    sources: Arc<Mutex<HashMap<SourceName, Arc<OfSource>>>>,
 }
+
+/// Tenant and name.
+pub type SourceName = (String, String);
 
 type Fetched = Result<Arc<Vec<u8>>, FetchError>;
 
+struct OfSource {
+    kept: Mutex<Kept>,
+    at_once: Semaphore,
+}
+
 #[derive(Default)]
 struct Kept {
-    by_url: HashMap<String, (Instant, Fetched)>,
+    /// What has verified a request. Nothing else takes its place.
+    proven: Addresses,
+    /// What has not yet, and what cannot be fetched: a forger may name any number of addresses.
+    others: Addresses,
     minute: Option<(Instant, usize)>,
 }
 
+/// What came of addresses, a bounded number of them.
+#[derive(Default)]
+struct Addresses(HashMap<String, (Instant, Fetched)>);
+
 impl Fetcher {
     pub fn new(get: Arc<dyn Get>) -> Self {
-        Self { get, kept: Arc::default(), at_once: Arc::new(Semaphore::new(AT_ONCE)) }
+        Self { get, sources: Arc::default() }
     }
 
     /// The document at `url`, once.
-    pub async fn once(&self, url: &str, allowed: Allowed<'_>) -> Result<Vec<u8>, FetchError> {
+    pub async fn once(&self, source: &SourceName, url: &str, allowed: Allowed<'_>) -> Result<Vec<u8>, FetchError> {
         let url = allowed.check(url)?;
-        let _permit = self.at_once.acquire().await.expect("never closed");
+        let own = self.of(source);
+        let _permit = own.permit().await?;
         self.get.get(&url).await
     }
 
     /// The document at `url`, from memory where it was fetched before.
-    pub async fn kept(&self, url: &str, allowed: Allowed<'_>) -> Fetched {
-        let parsed = allowed.check(url)?;
-        if let Some(found) = self.lock().find(url)? {
+    pub async fn kept(&self, source: &SourceName, url: &str, allowed: Allowed<'_>) -> Fetched {
+        let url = allowed.check(url)?;
+        let own = self.of(source);
+        if let Some(found) = own.lock().find(url.as_str())? {
             return found;
         }
-        let _permit = self.at_once.acquire().await.expect("never closed");
+        let _permit = own.permit().await?;
         // Others may have fetched it while this one waited.
-        if let Some(found) = self.lock().find_only(url) {
+        if let Some(found) = own.lock().find_only(url.as_str()) {
             return found;
         }
-        let result = self.get.get(&parsed).await.map(Arc::new);
-        self.lock().keep(url, result.clone());
+        let result = self.get.get(&url).await.map(Arc::new);
+        own.lock().others.keep(url.as_str(), (Instant::now(), result.clone()));
         result
+    }
+
+    /// To be called once the document at `url` has verified a request: it is kept from then on.
+    pub fn prove(&self, source: &SourceName, url: &str) {
+        let Ok(url) = Url::parse(url) else { return };
+        let own = self.of(source);
+        let mut kept = own.lock();
+        if let Some(found) = kept.others.0.remove(url.as_str()) {
+            kept.proven.keep(url.as_str(), found);
+        }
+    }
+
+    fn of(&self, source: &SourceName) -> Arc<OfSource> {
+        let mut all = self.sources.lock().expect("nothing panics while it holds this lock");
+        all.entry(source.clone()).or_insert_with(|| Arc::new(OfSource::new())).clone()
+    }
+}
+
+impl OfSource {
+    fn new() -> Self {
+        Self { kept: Mutex::default(), at_once: Semaphore::new(AT_ONCE) }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Kept> {
         self.kept.lock().expect("nothing panics while it holds this lock")
     }
+
+    async fn permit(&self) -> Result<SemaphorePermit<'_>, FetchError> {
+        let permit = tokio::time::timeout(WITHIN, self.at_once.acquire()).await;
+        Ok(permit.map_err(|_| FetchError::TooMany)?.expect("never closed"))
+    }
 }
 
 impl Kept {
     fn find_only(&self, url: &str) -> Option<Fetched> {
-        let (at, result) = self.by_url.get(url)?;
-        let limit = if result.is_ok() { KEPT } else { LEFT_ALONE };
-        (at.elapsed() < limit).then(|| result.clone())
+        self.proven.find(url).or_else(|| self.others.find(url))
     }
 
     /// What is kept; else none, and one fetch more is counted.
@@ -149,14 +191,22 @@ impl Kept {
         self.minute = Some((began, count + 1));
         Ok(None)
     }
+}
 
-    fn keep(&mut self, url: &str, result: Fetched) {
-        if self.by_url.len() >= CACHED_MAX
-            && let Some(oldest) = self.by_url.iter().min_by_key(|(_, (at, _))| *at).map(|(url, _)| url.clone())
+impl Addresses {
+    fn find(&self, url: &str) -> Option<Fetched> {
+        let (at, result) = self.0.get(url)?;
+        let limit = if result.is_ok() { KEPT } else { LEFT_ALONE };
+        (at.elapsed() < limit).then(|| result.clone())
+    }
+
+    fn keep(&mut self, url: &str, found: (Instant, Fetched)) {
+        if self.0.len() >= CACHED_MAX
+            && let Some(oldest) = self.0.iter().min_by_key(|(_, (at, _))| *at).map(|(url, _)| url.clone())
         {
-            self.by_url.remove(&oldest);
+            self.0.remove(&oldest);
         }
-        self.by_url.insert(url.to_owned(), (Instant::now(), result));
+        self.0.insert(url.to_owned(), found);
     }
 }
 
@@ -263,24 +313,47 @@ mod tests {
         assert!(!allowed("https://api.paypal.com/v1/notifications/certs/../../other"));
     }
 
+    fn named(name: &str) -> SourceName {
+        ("t".to_owned(), name.to_owned())
+    }
+
+    fn url(path: impl std::fmt::Display) -> String {
+        format!("https://sns.us-east-1.amazonaws.com/{path}.pem")
+    }
+
     #[tokio::test]
     async fn what_was_fetched_is_kept_and_failures_are_left_alone() {
         let get = Arc::new(Counted::default());
         let fetcher = Fetcher::new(get.clone());
         let sns = certificates("aws_sns");
         let allowed = Allowed::certificates(&sns);
-        let url = |path: &str| format!("https://sns.us-east-1.amazonaws.com/{path}.pem");
+        let (own, other) = (named("own"), named("other"));
         for _ in 0..3 {
-            assert_eq!(fetcher.kept(&url("a"), allowed).await.map(|b| b.to_vec()), Ok(b"/a.pem".to_vec()));
-            assert!(fetcher.kept(&url("none"), allowed).await.is_err());
+            let found = fetcher.kept(&own, &url("a"), allowed).await.map(|b| b.to_vec());
+            assert_eq!(found, Ok(b"/a.pem".to_vec()));
+            assert!(fetcher.kept(&own, &url("none"), allowed).await.is_err());
         }
         assert_eq!(get.0.load(Ordering::SeqCst), 2);
+        fetcher.prove(&own, &url("a"));
         let mut last = Ok(Arc::default());
         for i in 0..PER_MINUTE {
-            last = fetcher.kept(&url(&i.to_string()), allowed).await;
+            last = fetcher.kept(&own, &url(i), allowed).await;
         }
         assert_eq!(last, Err(FetchError::TooMany));
-        assert!(fetcher.kept(&url("a"), allowed).await.is_ok());
+        assert!(fetcher.kept(&own, &url("a"), allowed).await.is_ok(), "what has verified something stays");
+        assert_eq!(fetcher.kept(&own, &url("b"), allowed).await, Err(FetchError::TooMany));
+        assert!(fetcher.kept(&other, &url("b"), allowed).await.is_ok(), "each source has a budget of its own");
+    }
+
+    #[test]
+    fn a_bounded_number_of_addresses_is_kept() {
+        let mut kept = Kept::default();
+        kept.proven.keep("proven", (Instant::now(), Ok(Arc::default())));
+        for n in 0..CACHED_MAX * 2 {
+            kept.others.keep(&n.to_string(), (Instant::now(), Err(FetchError::TooMany)));
+        }
+        assert_eq!(kept.others.0.len(), CACHED_MAX);
+        assert!(kept.find_only("proven").is_some() && kept.find_only("0").is_none());
     }
 
     #[tokio::test]

@@ -13,6 +13,7 @@ use thiserror::Error;
 
 use crate::batch::Splitter;
 use crate::challenge::Challenges;
+use crate::fetch::SourceName;
 use crate::handshake::Handshakes;
 use crate::identify::Identifier;
 use crate::secret::{SecretError, read_secrets};
@@ -163,6 +164,11 @@ impl LiveSource {
             secrets,
             source,
         })
+    }
+
+    /// Tenant and name.
+    pub fn named(&self) -> SourceName {
+        (self.source.tenant.clone(), self.source.name.clone())
     }
 
     /// Path and query to keep: without the values of parameters that are secrets.

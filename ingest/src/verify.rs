@@ -185,13 +185,22 @@ impl Verifier {
     }
 
     /// Where the signer's certificate stands, for a recipe that has it fetched, and which addresses may be. Whoever
-    /// gives keys believes those, and no others.
-    pub fn certificate(&self, request: &RequestView<'_>) -> Option<(String, Allowed<'_>)> {
-        let declared = self.recipes.iter().filter_map(|keyed| keyed.recipe.certificate.as_ref());
-        let rule = declared.into_iter().next().filter(|_| self.keys().next().is_none())?;
+    /// gives keys believes those, and no others; what the recipe requires must hold before anything is fetched.
+    pub fn certificate(&self, request: &RequestView<'_>) -> Result<Option<(String, Allowed<'_>)>, Refusal> {
+        if self.keys().next().is_some() {
+            return Ok(None);
+        }
         let extracted = if self.shape.is_empty() { None } else { self.shape.extract(request.body).ok() };
         let reading = Reading { request, shape: &self.shape, extracted: extracted.as_ref() };
-        Some((reading.one(&rule.from).ok().flatten()?, Allowed::certificates(rule)))
+        let mut result = Ok(None);
+        for recipe in self.recipes.iter().map(|keyed| &keyed.recipe) {
+            let Some(rule) = &recipe.certificate else { continue };
+            match check_required(recipe, &reading) {
+                Ok(()) => return Ok(reading.one(&rule.from)?.map(|url| (url, Allowed::certificates(rule)))),
+                Err(refusal) => result = Err(refusal),
+            }
+        }
+        result
     }
 
     /// As [`Self::verify`], by the key of a certificate that was fetched for this request.
@@ -295,12 +304,7 @@ impl Keyed {
         };
         let request = RequestView { claims: claims.as_ref(), ..*reading.request };
         let believed = Reading { request: &request, ..*reading };
-        for require in &recipe.require {
-            let (found, wanted) = (believed.one(&require.from)?, believed.one(&require.equals)?);
-            if found.is_none() || found != wanted {
-                return Err(Refusal::RequireMismatch);
-            }
-        }
+        check_required(recipe, &believed)?;
         for rule in &recipe.digests {
             if !urls.iter().any(|url| check_digest(rule, &believed, url).is_ok()) {
                 return Err(Refusal::DigestMismatch);
@@ -419,6 +423,16 @@ pub fn urls<'u>(public_url: &'u str, query: &str, either_port: bool) -> Vec<Cow<
         all.push(with_query(Cow::Owned(other)));
     }
     all
+}
+
+fn check_required(recipe: &Recipe, reading: &Reading<'_>) -> Result<(), Refusal> {
+    for require in &recipe.require {
+        let (found, wanted) = (reading.one(&require.from)?, reading.one(&require.equals)?);
+        if found.is_none() || found != wanted {
+            return Err(Refusal::RequireMismatch);
+        }
+    }
+    Ok(())
 }
 
 fn check_digest(rule: &DigestRule, reading: &Reading<'_>, url: &str) -> Result<(), Refusal> {

@@ -20,7 +20,7 @@ use uuid::Uuid;
 use crate::body::{InFlight, Share, read_body};
 use crate::config::{IngestConfig, RECORD_BYTES_MAX};
 use crate::error::{Refusal, WebhookError};
-use crate::fetch::{Allowed, Fetcher};
+use crate::fetch::{Allowed, FetchError, Fetcher};
 use crate::filter::Filter;
 use crate::log::Append;
 use crate::metrics::{IngestMetrics, RefusedLabels, SourceLabels, StatusLabels};
@@ -97,11 +97,12 @@ async fn receive(edge: &Edge, tenant: String, name: String, request: Request) ->
     }
     let taken = match take(edge, &source, &received).await {
         Ok(taken) => taken,
-        Err(refusal) => {
+        Err(WebhookError::Refused(refusal)) => {
             let refusal = if is_known { refusal } else { Refusal::UnknownSource };
             note_refusal(edge, &source, &received, refusal);
             return Err(refusal.into());
         }
+        Err(other) => return Err(other),
     };
     let (mut records, refused) = match taken {
         Taken::Answered(answer) => return Ok(answer),
@@ -144,13 +145,13 @@ enum Taken {
     Records(Vec<Record>, Option<Refusal>),
 }
 
-async fn take(edge: &Edge, source: &LiveSource, received: &Received) -> Result<Taken, Refusal> {
+async fn take(edge: &Edge, source: &LiveSource, received: &Received) -> Result<Taken, WebhookError> {
     let view = received.view(&source.verifier);
     if let Some(answer) = shake(edge, source, &view, false).await? {
         return Ok(Taken::Answered(answer));
     }
     if source.verifies_items() {
-        return take_items(source, received);
+        return Ok(take_items(source, received)?);
     }
     let verified = believe(edge, source, &view, received.at).await?;
     if let Some(answer) = shake(edge, source, &view, true).await? {
@@ -199,7 +200,7 @@ async fn shake(
     source: &LiveSource,
     view: &RequestView<'_>,
     verified: bool,
-) -> Result<Option<Response>, Refusal> {
+) -> Result<Option<Response>, WebhookError> {
     let Some(reply) = source.handshakes.reply(view, source.verifier.public_url(), verified) else { return Ok(None) };
     let reply = reply?;
     let (tenant, name) = (&source.source.tenant, &source.source.name);
@@ -216,9 +217,10 @@ async fn shake(
         errors.iter().for_each(|error| warn!(%error, "secrets not read again"));
     }
     if let Some((url, rule)) = reply.fetch {
-        edge.fetcher.once(&url, Allowed::confirmations(&rule)).await.map_err(|error| {
+        let fetched = edge.fetcher.once(&source.named(), &url, Allowed::confirmations(&rule)).await;
+        fetched.map_err(|error| {
             warn!(tenant, source = name, %error, "handshake not confirmed");
-            Refusal::ConfirmationFailed
+            not_fetched(error, Refusal::ConfirmationFailed)
         })?;
     }
     info!(tenant, source = name, "handshake answered");
@@ -254,21 +256,37 @@ fn note_refusal(edge: &Edge, source: &LiveSource, received: &Received, refusal: 
 }
 
 /// Who signed: by a live secret, or by the certificate that the request names.
-async fn believe(edge: &Edge, source: &LiveSource, view: &RequestView<'_>, at: Timestamp) -> Result<Verified, Refusal> {
-    let by_secret = source.verifier.verify(view, at);
-    let (Err(refusal), Some((url, allowed))) = (&by_secret, source.verifier.certificate(view)) else {
-        return by_secret;
+async fn believe(
+    edge: &Edge,
+    source: &LiveSource,
+    view: &RequestView<'_>,
+    at: Timestamp,
+) -> Result<Verified, WebhookError> {
+    let refusal = match source.verifier.verify(view, at) {
+        Ok(verified) => return Ok(verified),
+        Err(refusal) => refusal,
     };
-    if *refusal == Refusal::SignatureMissing {
-        return by_secret;
+    if refusal == Refusal::SignatureMissing {
+        return Err(refusal.into());
     }
-    let fetched = edge.fetcher.kept(&url, allowed).await.map_err(|error| {
-        let (tenant, name) = (&source.source.tenant, &source.source.name);
-        warn!(tenant, source = name, %error, "certificate");
-        Refusal::Certificate
+    let Some((url, allowed)) = source.verifier.certificate(view)? else { return Err(refusal.into()) };
+    let named = source.named();
+    let fetched = edge.fetcher.kept(&named, &url, allowed).await.map_err(|error| {
+        warn!(tenant = named.0, source = named.1, %error, "certificate");
+        not_fetched(error, Refusal::Certificate)
     })?;
     let pem = std::str::from_utf8(&fetched).map_err(|_| Refusal::Certificate)?;
-    source.verifier.verify_fetched(view, at, pem)
+    let verified = source.verifier.verify_fetched(view, at, pem)?;
+    edge.fetcher.prove(&named, &url);
+    Ok(verified)
+}
+
+/// What is not to be had now may be later: the sender delivers again. Where we may not ask, it will not help.
+fn not_fetched(error: FetchError, refusal: Refusal) -> WebhookError {
+    match error {
+        FetchError::NotAllowed { .. } => refusal.into(),
+        FetchError::Failed { .. } | FetchError::TooMany => WebhookError::NotFetched(error),
+    }
 }
 
 impl Received {

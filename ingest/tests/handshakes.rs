@@ -887,11 +887,30 @@ async fn sns_subscriptions_are_confirmed_at_amazons_hosts_only() {
 }
 
 #[tokio::test]
-async fn an_sns_subscription_that_cannot_be_confirmed_is_refused() {
+async fn an_sns_subscription_that_cannot_be_confirmed_now_comes_again() {
     let sns = Sns::new();
     let edge = sns.edge(true, &[]).await;
     let confirm = sns.confirmation(TOPIC, SUBSCRIBE_URL, CERTIFICATE_URL);
-    ask_quietly(&edge, "POST", "aws_sns", &sns_headers(), &confirm).await.assert_refused("nothing to fetch");
+    assert_eq!(ask_quietly(&edge, "POST", "aws_sns", &sns_headers(), &confirm).await.status, 503);
+}
+
+/// A fetch that fails is no verdict: Amazon would not deliver again what got 401. What a forger names at a host that
+/// is not Amazon's, or for a topic that is not ours, is not fetched at all.
+#[tokio::test]
+async fn a_certificate_that_is_not_to_be_had_is_no_refusal() {
+    let sns = Sns::new();
+    let edge = sns.edge(false, &[]).await;
+    let ask = |body: String| {
+        let edge = &edge;
+        async move { ask_quietly(edge, "POST", "aws_sns", &sns_headers(), &body).await }
+    };
+    ask(sns.notification(ELSEWHERE[0])).await.assert_refused("not Amazon's");
+    let other_topic = sns.confirmation("arn:aws:sns:us-west-2:1:Other", SUBSCRIBE_URL, CERTIFICATE_URL);
+    for n in 0..100 {
+        // Had these been fetched, they would get 503.
+        ask(other_topic.replace(".pem", &format!("-{n}.pem"))).await.assert_refused("another topic");
+    }
+    assert_eq!(ask(sns.notification(CERTIFICATE_URL)).await.status, 503);
 }
 
 #[tokio::test]
