@@ -20,9 +20,12 @@ use unicode_normalization::UnicodeNormalization;
 use crate::secret::SecretError;
 use crate::signed::Piece;
 
-/// Start of a PEM block (RFC 7468).
+/// Start of any PEM block (RFC 7468).
+const BEGIN: &str = "-----BEGIN";
 const PEM_BEGIN: &str = "-----BEGIN PUBLIC KEY-----";
 const CERTIFICATE_BEGIN: &str = "-----BEGIN CERTIFICATE-----";
+/// Some editors write it in front of a file.
+const BYTE_ORDER_MARK: char = '\u{feff}';
 const PEM_END: &str = "-----END PUBLIC KEY-----";
 
 pub struct LiveKey {
@@ -63,6 +66,10 @@ impl LiveKey {
     pub fn new(index: usize, text: &str, recipe: &Recipe) -> Result<Self, SecretError> {
         let bytes = key_bytes(text, &recipe.key)?;
         let label = label(index, &bytes);
+        let is_pem = text.contains(BEGIN) || memchr::memmem::find(&bytes, BEGIN.as_bytes()).is_some();
+        if is_pem && !recipe.algorithm.is_public() && recipe.algorithm != Algorithm::Jwt {
+            return Err(SecretError::Public);
+        }
         let public = |algorithm| public_key(algorithm, &bytes).map(Checker::Public);
         let checker = match recipe.algorithm {
             Algorithm::HmacSha1 => Checker::HmacSha1(keyed(&bytes)),
@@ -76,7 +83,7 @@ impl LiveKey {
             Algorithm::RsaSha1 => public(&RSA_PKCS1_1024_8192_SHA1_FOR_LEGACY_USE_ONLY)?,
             Algorithm::RsaSha256 => public(&RSA_PKCS1_2048_8192_SHA256)?,
             Algorithm::Static | Algorithm::Basic => Checker::Sent(bytes),
-            Algorithm::Jwt => Checker::Token(TokenKey::new(bytes)?),
+            Algorithm::Jwt => Checker::Token(TokenKey::new(bytes, is_pem)?),
         };
         Ok(Self { label, last_used: AtomicI64::new(0), checker })
     }
@@ -130,8 +137,9 @@ impl LiveKey {
 }
 
 impl TokenKey {
-    fn new(bytes: Vec<u8>) -> Result<Self, SecretError> {
-        if !bytes.starts_with(PEM_BEGIN.as_bytes()) {
+    /// Whatever holds a PEM block is a public key or a mistake.
+    fn new(bytes: Vec<u8>, is_pem: bool) -> Result<Self, SecretError> {
+        if !is_pem {
             return Ok(Self::Secret(bytes));
         }
         let parsed = |algorithm| public_key(algorithm, &bytes).ok();
@@ -182,7 +190,8 @@ pub fn joined(pieces: &[Piece<'_>]) -> Vec<u8> {
 
 /// From PEM (a public key or a certificate), DER (SubjectPublicKeyInfo), or the algorithm's own bare form.
 fn public_key(algorithm: &'static dyn VerificationAlgorithm, bytes: &[u8]) -> Result<ParsedPublicKey, SecretError> {
-    let text = std::str::from_utf8(bytes).unwrap_or_default().trim();
+    let text = std::str::from_utf8(bytes).unwrap_or_default();
+    let text = text.trim_matches(|c: char| c.is_whitespace() || c == BYTE_ORDER_MARK);
     let inner = text.strip_prefix(PEM_BEGIN).and_then(|rest| rest.strip_suffix(PEM_END));
     let der = match inner {
         Some(lines) => STANDARD.decode(lines.split_whitespace().collect::<String>()).map_err(|_| not_public())?,
@@ -255,9 +264,29 @@ mod tests {
     #[test]
     fn a_public_key_is_never_the_secret_of_a_token() {
         let pem = format!("{PEM_BEGIN}\nMCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=\n{PEM_END}\n");
-        let key = TokenKey::new(pem.clone().into_bytes()).expect("a key");
-        assert!(matches!(key, TokenKey::Ed25519(_)));
-        let mac = Mac::chain_update(keyed::<Hmac<Sha256>>(pem.as_bytes()), b"m").finalize().into_bytes();
-        assert!(!key.hmac_holds(256, b"m", &mac));
+        let recipe: Recipe =
+            toml::from_str("algorithm = 'jwt'\nsignature = 'header:A'\njwt = { algorithms = ['HS256', 'EdDSA'] }\n")
+                .expect("a recipe");
+        for text in [pem.clone(), format!("\u{feff}{pem}"), format!("\r\n {pem}\t")] {
+            let key = LiveKey::new(0, &text, &recipe).expect("a key");
+            let key = key.token().expect("of a token");
+            assert!(matches!(key, TokenKey::Ed25519(_)));
+            let mac = Mac::chain_update(keyed::<Hmac<Sha256>>(text.as_bytes()), b"m").finalize().into_bytes();
+            assert!(!key.hmac_holds(256, b"m", &mac));
+        }
+        for text in [
+            pem.replace("PUBLIC KEY", "RSA PUBLIC KEY"),
+            pem.replace("PUBLIC KEY", "CERTIFICATE"),
+            format!("# ours\n{pem}"),
+            format!("{pem}{pem}"),
+            "-----BEGIN PUBLIC KEY-----".to_owned(),
+        ] {
+            assert!(LiveKey::new(0, &text, &recipe).is_err(), "{text}");
+        }
+        assert!(matches!(LiveKey::new(0, "plain", &recipe).expect("a key").token(), Some(TokenKey::Secret(_))));
+        let hmac: Recipe =
+            toml::from_str("algorithm = 'hmac-sha256'\nsignature = 'header:A'\nencoding = 'hex'\nsigned = '{body}'\n")
+                .expect("a recipe");
+        assert!(matches!(LiveKey::new(0, &pem, &hmac), Err(SecretError::Public)));
     }
 }

@@ -19,6 +19,10 @@ pub enum SecretError {
     Empty { place: String },
     #[error("{place} is not {encoding}: the key is declared to be")]
     Encoding { place: String, encoding: &'static str },
+    #[error("the secret is a public key or a certificate: anyone could sign with it")]
+    Public,
+    #[error("the secret does not say which kind of key it is: it must start with {prefixes}")]
+    Prefix { prefixes: String },
 }
 
 /// The text of a secret. Of a file, white space at the end does not count.

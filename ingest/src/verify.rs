@@ -16,7 +16,9 @@ use seriatim_schemas::id::Sha256Digest;
 use seriatim_schemas::selector::{Place, Selector};
 use seriatim_schemas::source::SecretRef;
 use seriatim_schemas::template::Template;
-use seriatim_schemas::verification::{Algorithm, DigestRule, Encoding, Recipe, TimestampRule, TimestampUnit, Verify};
+use seriatim_schemas::verification::{
+    Algorithm, DigestRule, Encoding, KeyStep, Recipe, TimestampRule, TimestampUnit, Verify,
+};
 use seriatim_schemas::version::parse_instant;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
@@ -100,10 +102,14 @@ impl Verifier {
         let shared: Arc<[String]> = texts.into();
         let keyed = |recipe| Keyed { recipe, keys: Vec::new(), texts: shared.clone() };
         let mut recipes: Vec<_> = verify.0.into_iter().map(keyed).collect();
+        let prefixes = told_apart(&recipes);
         for (index, text) in texts.iter().enumerate() {
             let mut problem = None;
             let mut fits = false;
             for keyed in &mut recipes {
+                if prefixes.is_some() && !keyed.begins(text) {
+                    continue;
+                }
                 match LiveKey::new(index, text, &keyed.recipe) {
                     Ok(key) => {
                         keyed.keys.push(key);
@@ -112,6 +118,8 @@ impl Verifier {
                     Err(error) => problem = Some(error),
                 }
             }
+            let unnamed = prefixes.clone().map(|prefixes| SecretError::Prefix { prefixes });
+            let problem = problem.or(unnamed);
             if let Some(error) = problem.filter(|_| !fits) {
                 return Err(error);
             }
@@ -279,7 +287,27 @@ impl Verifier {
     }
 }
 
+/// Where secrets and public keys stand side by side, and prefixes say which is which: those prefixes. A public key
+/// that lost its own must not become a secret: everyone has it.
+fn told_apart(recipes: &[Keyed]) -> Option<String> {
+    let is_public = |keyed: &Keyed| keyed.recipe.algorithm.is_public();
+    let prefixes: Vec<_> = recipes.iter().filter_map(Keyed::prefix).collect();
+    let both = recipes.iter().any(is_public) && !recipes.iter().all(is_public);
+    (both && !prefixes.is_empty()).then(|| prefixes.join(" or "))
+}
+
 impl Keyed {
+    fn prefix(&self) -> Option<&str> {
+        match self.recipe.key.first() {
+            Some(KeyStep::Strip(prefix)) => Some(prefix),
+            _ => None,
+        }
+    }
+
+    fn begins(&self, text: &str) -> bool {
+        self.prefix().is_none_or(|prefix| text.starts_with(prefix))
+    }
+
     fn verify(&self, reading: &Reading<'_>, verifier: &Verifier, now: Timestamp) -> Result<Verified, Refusal> {
         let recipe = &self.recipe;
         let texts = reading.all(&recipe.signature)?;

@@ -33,14 +33,16 @@ fn source(preset: &str, secrets: Vec<SecretRef>) -> Source {
 
 /// A source whose secret is what the signer's side needs, and the signer.
 fn pair(preset: &str, folder: &std::path::Path) -> anyhow::Result<(Source, Signer)> {
-    let draft = source(preset, vec![SecretRef::Value(SECRET.to_owned())]);
+    // Beside public keys, a secret is known by its prefix.
+    let secret = if preset == "standard_webhooks" { format!("whsec_{SECRET}") } else { SECRET.to_owned() };
+    let draft = source(preset, vec![SecretRef::Value(secret.clone())]);
     let recipe = &draft.declaration.verify.as_ref().expect("verifies").0[0];
     let by_secret = recipe
         .jwt
         .as_ref()
         .is_some_and(|rule| rule.algorithms.contains(&seriatim_schemas::verification::JwtAlgorithm::HS256));
     if !recipe.algorithm.is_public() && (recipe.algorithm != Algorithm::Jwt || by_secret) {
-        let signer = Signer::new(&draft, SECRET, None)?;
+        let signer = Signer::new(&draft, &secret, None)?;
         return Ok((draft, signer));
     }
     let key = PrivateKey::open(&folder.join(preset), recipe)?;

@@ -111,6 +111,20 @@ fn an_empty_secret_never_becomes_a_key() {
 }
 
 #[test]
+fn a_public_key_without_its_prefix_becomes_no_secret() {
+    let verify = Preset::named("standard_webhooks").expect("a preset").declare.verify.expect("verifies");
+    let new = |text: &str| Verifier::new(verify.clone(), &[SecretRef::Value(text.to_owned())]);
+    let key = "A6EHv/POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg=";
+    let told = new(key).expect_err("which kind?").to_string();
+    assert!(told.contains("whsec_ or whpk_") && !told.contains(key), "{told}");
+    let kinds = |text: &str| new(text).expect("a key").recipes.iter().map(|keyed| keyed.keys.len()).collect::<Vec<_>>();
+    assert_eq!(kinds(&format!("whpk_{key}")), [0, 1]);
+    assert_eq!(kinds(&format!("whsec_{key}")), [1, 0]);
+    // Where all are secrets, the prefix may be left out as ever.
+    assert_eq!(verifier("resend", &[key]).keys().count(), 1);
+}
+
+#[test]
 fn signatures_may_stand_in_several_headers() {
     let recipe = |place: &str| {
         let text = format!("algorithm = 'hmac-sha256'\nsignature = '{place}'\nencoding = 'hex'\nsigned = '{{body}}'");

@@ -48,7 +48,11 @@ static SOURCES: LazyLock<Sources> = LazyLock::new(|| {
         let declaration = Preset::named(name).expect("a preset").declare;
         let recipes = &declaration.verify.as_ref().expect("verifies").0;
         let is_p256 = recipes.iter().any(|r| r.algorithm == Algorithm::EcdsaP256Sha256 && r.key == [KeyStep::Base64]);
-        let secret = if is_p256 { P256 } else { HEX_SECRET };
+        let prefix = match recipes.first().and_then(|recipe| recipe.key.first()) {
+            Some(KeyStep::Strip(prefix)) if recipes.iter().any(|recipe| recipe.algorithm.is_public()) => prefix,
+            _ => "",
+        };
+        let secret = if is_p256 { P256.to_owned() } else { format!("{prefix}{HEX_SECRET}") };
         if !is_p256 && !recipes.iter().any(takes_text) {
             return None;
         }

@@ -98,12 +98,16 @@ pub fn any_secret(recipe: &Recipe) -> String {
     const P256: &str = "MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEYIMe63uS6yod/YAuWK+3i2aPZbqRPEFdAOqFXrCUpV0S3GQcxxGCxcrv0aoeDsvWxfVyBeU1d0N36Q009Ms55w==";
     const ED25519: &str = "MCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=";
     const RSA: &str = "MIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8AMIIBCgKCAQEAu1SU1LfVLPHCozMxH2Mo4lgOEePzNm0tRgeLezV6ffAt0gunVTLw7onLRnrq0/IzW7yWR7QkrmBL7jTKEn5u+qKhbwKfBstIs+bMY2Zkp18gnTxKLxoS2tFczGkPLPgizskuemMghRniWaoLcyehkd3qqGElvW/VDL5AaWTg0nLVkjRo9z+40RQzuVaE8AkAFmxZzow3x+VJYKdjykkJ0iT9wCS0DRTXu269V264Vf/3jvredZiKRkgwlL9xNAwxXFg0x/XFw005UWVRIkdgcKWTjpBP2dPwVZ4WWC+9aGVd+Gyn1o0CLelf4rEjGoXbAAEgAqeGUxrcIlbjXfbcmwIDAQAB";
+    let prefix = match recipe.key.first() {
+        Some(KeyStep::Strip(prefix)) => prefix,
+        _ => "",
+    };
     let der = match recipe.algorithm {
         Algorithm::EcdsaP256Sha1 | Algorithm::EcdsaP256Sha256 => P256,
         Algorithm::Ed25519 => ED25519,
         Algorithm::RsaSha1 | Algorithm::RsaSha256 => RSA,
         // 32 hex digits are base64 as well.
-        _ => return "0123456789abcdef0123456789abcdef".to_owned(),
+        _ => return format!("{prefix}0123456789abcdef0123456789abcdef"),
     };
     if recipe.key == [KeyStep::Base64] {
         return der.to_owned();
@@ -111,7 +115,9 @@ pub fn any_secret(recipe: &Recipe) -> String {
     let raw = STANDARD.decode(der).expect("base64");
     match recipe.key.first() {
         Some(KeyStep::Hex) => hex::encode(&raw[raw.len() - 32..]),
-        Some(KeyStep::Strip(_)) | Some(KeyStep::Base64) => STANDARD.encode(&raw[raw.len() - 32..]),
+        Some(KeyStep::Strip(_)) | Some(KeyStep::Base64) => {
+            format!("{prefix}{}", STANDARD.encode(&raw[raw.len() - 32..]))
+        }
         _ => format!("-----BEGIN PUBLIC KEY-----\n{der}\n-----END PUBLIC KEY-----\n"),
     }
 }
