@@ -45,6 +45,8 @@ pub enum Refusal {
     SignatureMalformed,
     #[error("no live secret makes this signature")]
     SignatureMismatch,
+    #[error("the list of signed headers lacks its own name, or the timestamp")]
+    HeaderNotListed,
     #[error("it could be a challenge that was signed for anyone who asked")]
     SignedChallenge,
     #[error("a value is not what it is required to be")]
@@ -78,6 +80,7 @@ impl Refusal {
             Self::BodyMalformed => "body_malformed",
             Self::SignatureMalformed => "signature_malformed",
             Self::SignatureMismatch => "signature_mismatch",
+            Self::HeaderNotListed => "header_not_listed",
             Self::SignedChallenge => "signed_challenge",
             Self::RequireMismatch => "require_mismatch",
             Self::DigestMismatch => "digest_mismatch",

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use seriatim_schemas::selector::Selector;
 use seriatim_schemas::template::{Part, Template};
 use sha2::{Digest, Sha256};
 
@@ -122,15 +123,45 @@ fn query_sorted(query: &str) -> Result<String, Refusal> {
     Ok(pairs.join("&"))
 }
 
-/// `NAME:VALUE` of each header that `header` lists, in its order, joined by `;`.
+/// `NAME:VALUE` of each header that `header` lists, in its order, joined by `;`. The list must name itself, each
+/// name once, and no value may read as further headers: else another list could make the same text of other headers.
 fn named_headers(header: &str, reading: &Reading<'_>) -> Result<String, Refusal> {
-    let list = reading.request.header(header)?.ok_or(Refusal::ValueMissing)?;
+    let names = listed(header, reading)?;
+    if !names.iter().any(|name| name == header) {
+        return Err(Refusal::HeaderNotListed);
+    }
     let mut out = Vec::new();
-    for name in list.split(',').map(|name| name.trim().to_ascii_lowercase()) {
-        let value = reading.request.header(&name)?.ok_or(Refusal::ValueMissing)?;
+    for (at, name) in names.iter().enumerate() {
+        if names[..at].contains(name) {
+            return Err(Refusal::ValueDoubled);
+        }
+        let value = reading.request.header(name)?.ok_or(Refusal::ValueMissing)?;
+        if value.split_once(';').is_some_and(|(_, rest)| rest.contains(':')) {
+            return Err(Refusal::SignatureMalformed);
+        }
         out.push(format!("{name}:{value}"));
     }
     Ok(out.join(";"))
+}
+
+/// The names of a list of headers, in lower case.
+fn listed(header: &str, reading: &Reading<'_>) -> Result<Vec<String>, Refusal> {
+    let list = reading.request.header(header)?.ok_or(Refusal::ValueMissing)?;
+    Ok(list.split(',').map(|name| name.trim().to_ascii_lowercase()).collect())
+}
+
+/// Whether the timestamp of the window is among the headers that the request says were signed, where it is one.
+pub fn check_listed(template: &Template, timestamp: &Selector, reading: &Reading<'_>) -> Result<(), Refusal> {
+    let is_signed = template.flat().any(|part| *part == Part::Timestamp);
+    let Some(name) = timestamp.place.header().filter(|_| !is_signed) else { return Ok(()) };
+    for part in template.flat() {
+        if let Part::HeadersNamedBy(header) = part
+            && !listed(header, reading)?.iter().any(|listed| listed == name)
+        {
+            return Err(Refusal::HeaderNotListed);
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

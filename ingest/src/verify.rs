@@ -31,7 +31,7 @@ use crate::jwt::verify_token;
 use crate::key::{LiveKey, joined};
 use crate::request::{Claims, RequestView, SelectError, Settings};
 use crate::secret::{SecretError, read_secrets};
-use crate::signed::{Piece, pieces};
+use crate::signed::{Piece, check_listed, pieces};
 use seriatim_schemas::form::FormError;
 
 /// Most signatures of one request that are tried.
@@ -360,6 +360,9 @@ impl Keyed {
             return Err(Refusal::SignatureMalformed);
         }
         let timestamp = self.recipe.timestamp.as_ref().map(|rule| read_timestamp(rule, reading)).transpose()?;
+        if let (Some(rule), Some(template)) = (&self.recipe.timestamp, &self.recipe.signed) {
+            check_listed(template, &rule.from, reading)?;
+        }
         for url in urls {
             let signed: Vec<Piece<'_>> = match &self.recipe.signed {
                 Some(template) => pieces(template, reading, url, timestamp.as_deref())?,

@@ -125,6 +125,47 @@ fn a_public_key_without_its_prefix_becomes_no_secret() {
 }
 
 #[test]
+fn a_list_of_signed_headers_says_all_that_it_signs() {
+    let contentful = verifier("contentful", &["s"]);
+    let contentful = contentful.with_settings(Settings::new(), Some("https://hooks.example.com/hook".to_owned()));
+    let (list, old, now) = ("x-contentful-signed-headers", (NOW - 3600) * 1000, NOW * 1000);
+    let all = format!("x-contentful-crn,{list},x-contentful-timestamp");
+    let rest = |at: i64| format!("crn:1;{list}:{all};x-contentful-timestamp:{at}");
+    let signed = |headers: &str| {
+        let mut mac: Hmac<Sha256> = KeyInit::new_from_slice(b"s").expect("any length");
+        mac.update(format!("POST\n/hook\n{headers}\n").as_bytes());
+        mac.update(BODY);
+        hex::encode(mac.finalize().into_bytes())
+    };
+    let ask = |headers: &str, names: &str, crn: &str, at: i64| {
+        let (signature, at) = (signed(headers), at.to_string());
+        let pairs = [
+            ("x-contentful-signature", signature.as_str()),
+            (list, names),
+            ("x-contentful-crn", crn),
+            ("x-contentful-timestamp", &at),
+            ("content-type", "application/json; charset=utf-8"),
+        ];
+        check(&contentful, &pairs, BODY, NOW).map(|_| ())
+    };
+    let good = format!("x-contentful-crn:{}", rest(now));
+    assert_eq!(ask(&good, &all, "crn:1", now), Ok(()));
+    let charset = format!("content-type,{all}");
+    let with_charset =
+        format!("content-type:application/json; charset=utf-8;x-contentful-crn:{}", rest(now)).replace(&all, &charset);
+    assert_eq!(ask(&with_charset, &charset, "crn:1", now), Ok(()));
+    // A signature of an hour ago, with a timestamp of now: what was signed stands in one value.
+    let replayed = format!("x-contentful-crn:{}", rest(old));
+    assert_eq!(ask(&replayed, &all, "crn:1", old), Err(Refusal::TimestampTooOld));
+    assert_eq!(ask(&replayed, "x-contentful-crn", &rest(old), now), Err(Refusal::HeaderNotListed));
+    assert_eq!(ask(&replayed, &all, &rest(old), now), Err(Refusal::SignatureMalformed));
+    for names in [list.to_owned(), "x-contentful-timestamp".to_owned(), format!("x-contentful-crn,{list}")] {
+        assert_eq!(ask(&good, &names, "crn:1", now), Err(Refusal::HeaderNotListed), "{names}");
+    }
+    assert_eq!(ask(&good, &format!("{all},X-Contentful-CRN"), "crn:1", now), Err(Refusal::ValueDoubled));
+}
+
+#[test]
 fn signatures_may_stand_in_several_headers() {
     let recipe = |place: &str| {
         let text = format!("algorithm = 'hmac-sha256'\nsignature = '{place}'\nencoding = 'hex'\nsigned = '{{body}}'");
