@@ -96,3 +96,12 @@ fn events_of_every_preset_are_read_as_the_provider_means_them() {
     println!("{count} events");
     assert!(failed.is_empty(), "{} of {count}:\n{}", failed.len(), failed.join("\n"));
 }
+
+/// PayPal's signature covers a CRC-32 of the body, which anyone can keep while changing the rest.
+#[test]
+fn ids_that_only_a_checksum_covers_are_stored_with_the_digest() {
+    for request in Preset::example("paypal").expect("listed with its preset").requests {
+        let found = records("paypal", &request);
+        assert!(found.iter().all(|record| record.id_from == IdFrom::UnsignedHeader), "{found:?}");
+    }
+}

@@ -281,9 +281,10 @@ impl Recipe {
         own.chain(required).chain(digests).chain(self.templates().flat_map(Template::selectors)).collect()
     }
 
+    /// Whether the body is signed as a whole. A checksum binds nothing: whoever wants makes another body of the same.
     fn binds_body(&self) -> bool {
         let whole = |part: &Part| match part {
-            Part::Body | Part::Crc32 | Part::Sha256Raw | Part::BodyAsJsonString | Part::FormSorted => true,
+            Part::Body | Part::Sha256Raw | Part::BodyAsJsonString | Part::FormSorted => true,
             Part::Value(selector) => selector.place == Place::BodyDigest,
             _ => false,
         };
@@ -501,6 +502,7 @@ mod tests {
     fn mistakes_name_the_field_and_the_remedy() {
         let table = [
             (HMAC.replace("{body}", "{timestamp}"), "signed: does not cover {body}"),
+            (HMAC.replace("{body}", "{crc32}"), "signed: does not cover {body}"),
             (HMAC.replace("{body}", "{body}{timestamp}"), "timestamp: is missing"),
             (HMAC.replace("{body}", "{secret}{body}"), "signed: {secret} belongs"),
             (HMAC.replace("hmac-sha256", "sha256"), "signed: {secret} belongs"),
