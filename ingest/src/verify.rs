@@ -311,7 +311,7 @@ impl Keyed {
     fn verify(&self, reading: &Reading<'_>, verifier: &Verifier, now: Timestamp) -> Result<Verified, Refusal> {
         let recipe = &self.recipe;
         let texts = reading.all(&recipe.signature)?;
-        if texts.iter().all(String::is_empty) {
+        if texts.iter().all(String::is_empty) || self.is_outdone(reading)? {
             return Err(Refusal::SignatureMissing);
         }
         let urls = urls(verifier.public_url(), reading.request.query, recipe.either_port);
@@ -344,6 +344,12 @@ impl Keyed {
         }
         key.last_used.store(now.as_second(), Ordering::Relaxed);
         Ok(Verified { secret: key.label.clone(), claims })
+    }
+
+    /// Whether the request has a better signature than this recipe's.
+    fn is_outdone(&self, reading: &Reading<'_>) -> Result<bool, Refusal> {
+        let mut found = self.recipe.unless.iter().map(|place| reading.all(place));
+        found.try_fold(false, |any, values| Ok(any || !values?.is_empty()))
     }
 
     /// The key that made one of the signatures, and the timestamp's text that it signed.

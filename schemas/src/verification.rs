@@ -26,6 +26,9 @@ pub struct Recipe {
     pub signature: Selector,
     #[serde(default)]
     pub encoding: Encoding,
+    /// Places of a better signature: where something stands in one of them, this recipe does not count.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unless: Vec<Selector>,
     /// What was signed, as a template.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signed: Option<Template>,
@@ -256,6 +259,7 @@ impl Recipe {
             algorithm,
             signature,
             encoding,
+            unless: Vec::new(),
             signed: Some(signed),
             key: Vec::new(),
             certificate: None,
@@ -277,7 +281,7 @@ impl Recipe {
         let own = [Some(&self.signature), self.timestamp.as_ref().map(|t| &t.from)].into_iter().flatten();
         let required = self.require.iter().flat_map(|r| [&r.from, &r.equals]);
         let digests = self.digests.iter().map(|d| &d.from);
-        let own = own.chain(self.certificate.iter().map(|c| &c.from));
+        let own = own.chain(self.certificate.iter().map(|c| &c.from)).chain(&self.unless);
         own.chain(required).chain(digests).chain(self.templates().flat_map(Template::selectors)).collect()
     }
 

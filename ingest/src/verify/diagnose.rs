@@ -90,6 +90,11 @@ impl Steps<'_> {
                 return self.out;
             }
         };
+        if self.keyed.is_outdone(self.reading).unwrap_or(true) {
+            let places: Vec<_> = recipe.unless.iter().map(ToString::to_string).collect();
+            self.say(false, "unless", format!("it does not count beside {}", places.join(" or ")));
+            return self.out;
+        }
         let signatures: Vec<_> = texts.iter().filter_map(|text| decode_signature(recipe, text)).collect();
         let sent_secret = matches!(recipe.algorithm, Algorithm::Static | Algorithm::Basic);
         let found = format!("{} at {}, {} readable", texts.len(), recipe.signature, signatures.len());

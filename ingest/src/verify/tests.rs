@@ -166,6 +166,26 @@ fn a_list_of_signed_headers_says_all_that_it_signs() {
 }
 
 #[test]
+fn an_older_signature_does_not_count_beside_a_newer() {
+    let hubspot = verifier("hubspot", &["s"]);
+    let old = hex::encode(Sha256::digest([b"s", BODY].concat()));
+    let now = (NOW * 1000).to_string();
+    let v1 = ("X-HubSpot-Signature", old.as_str());
+    assert!(check(&hubspot, &[v1], BODY, NOW).is_ok());
+    assert_eq!(
+        check(&hubspot, &[v1, ("X-HubSpot-Request-Timestamp", &now)], BODY, NOW),
+        Err(Refusal::SignatureMissing)
+    );
+    let bad = ("X-HubSpot-Signature-v3", "AAAA");
+    let too_old = ((NOW - 301) * 1000).to_string();
+    for at in [&now, &too_old] {
+        let pairs = [v1, bad, ("X-HubSpot-Request-Timestamp", at)];
+        assert_eq!(check(&hubspot, &pairs, BODY, NOW), Err(Refusal::SignatureMismatch));
+    }
+    assert!(check(&hubspot, &[v1, ("X-HubSpot-Signature-v3", "")], BODY, NOW).is_err());
+}
+
+#[test]
 fn signatures_may_stand_in_several_headers() {
     let recipe = |place: &str| {
         let text = format!("algorithm = 'hmac-sha256'\nsignature = '{place}'\nencoding = 'hex'\nsigned = '{{body}}'");
