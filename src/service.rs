@@ -148,13 +148,8 @@ async fn edge_parts(
     decoy_key[16..].copy_from_slice(uuid::Uuid::new_v4().as_bytes());
     let filter = match &config.ingest.filter {
         Some(filter) => {
-            // Edges that share a Redis may write to different logs.
-            let log = match config.engine {
-                Engine::Embedded => config.data.display().to_string(),
-                Engine::Distributed => format!("{} {}", config.kafka.brokers, config.kafka.topic()),
-            };
-            let filter = Filter::open(filter, log, metrics.filtered.clone()).await.context("ingest.filter.redis")?;
-            Some(Arc::new(filter))
+            let filter = Filter::open(filter, log.clone(), metrics.filtered.clone()).await;
+            Some(Arc::new(filter.context("ingest.filter.redis")?))
         }
         None => None,
     };

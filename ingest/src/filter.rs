@@ -3,7 +3,7 @@
 //! log has the event, and whenever the filter does not answer, the event is published whole.
 
 use std::collections::HashSet;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -15,6 +15,8 @@ use seriatim_schemas::problem::Problem;
 use seriatim_schemas::record::{Record, RecordKind};
 use sha2::{Digest, Sha256};
 use tracing::warn;
+
+use crate::log::Append;
 
 /// A filter that takes longer does not count.
 const WITHIN: Duration = Duration::from_millis(50);
@@ -62,8 +64,8 @@ type Key = [u8; 16];
 pub struct Filter {
     memory: Memory,
     window_s: u64,
-    /// Which log this is: events of another have other keys.
-    log: String,
+    /// Which log this is: events of another have other keys. Until it is known, events go through whole.
+    log: Arc<OnceLock<String>>,
     hits: Counter,
 }
 
@@ -81,8 +83,9 @@ struct Recent {
 }
 
 impl Filter {
-    /// `log` names the log, the same for all edges that share it.
-    pub async fn open(config: &FilterConfig, log: String, hits: Counter) -> Result<Self, redis::RedisError> {
+    /// `log` is asked for its own id, the same for all edges that share it: a path or an address may come to name
+    /// another log, which has none of the events.
+    pub async fn open(config: &FilterConfig, log: Arc<dyn Append>, hits: Counter) -> Result<Self, redis::RedisError> {
         let memory = match &config.redis {
             None => Memory::Process(Mutex::new(Recent {
                 now: HashSet::new(),
@@ -100,12 +103,13 @@ impl Filter {
                 Memory::Redis { connection, failed: Mutex::new(None) }
             }
         };
-        Ok(Self { memory, window_s: config.window_s, log, hits })
+        Ok(Self { memory, window_s: config.window_s, log: identity(log).await, hits })
     }
 
     /// Makes repeats of the events that were seen. What to remember once all is durable is returned.
     pub async fn apply(&self, records: &mut Vec<Record>) -> Vec<Key> {
-        let keys: Vec<_> = records.iter().map(|r| (r.kind == RecordKind::Event).then(|| self.key(r))).collect();
+        let Some(log) = self.log.get() else { return Vec::new() };
+        let keys: Vec<_> = records.iter().map(|r| (r.kind == RecordKind::Event).then(|| key(log, r))).collect();
         let wanted: Vec<Key> = keys.iter().flatten().copied().collect();
         if wanted.is_empty() {
             return Vec::new();
@@ -123,17 +127,6 @@ impl Filter {
             records.retain(|record| record.kind != RecordKind::Evidence);
         }
         wanted.into_iter().filter(|key| !seen.contains(key)).collect()
-    }
-
-    fn key(&self, record: &Record) -> Key {
-        let mut hash = Sha256::new();
-        for part in [self.log.as_str(), &record.key.to_string(), &record.event_row(), &record.declaration] {
-            hash.update((part.len() as u64).to_be_bytes());
-            hash.update(part);
-        }
-        hash.update(record.digest.0);
-        let digest: [u8; 32] = hash.finalize().into();
-        digest[..16].try_into().expect("16 of 32 bytes")
     }
 
     async fn seen(&self, keys: &[Key]) -> HashSet<Key> {
@@ -193,6 +186,38 @@ impl Filter {
         }
         None
     }
+}
+
+fn key(log: &str, record: &Record) -> Key {
+    let mut hash = Sha256::new();
+    for part in [log, &record.key.to_string(), &record.event_row(), &record.declaration] {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part);
+    }
+    hash.update(record.digest.0);
+    let digest: [u8; 32] = hash.finalize().into();
+    digest[..16].try_into().expect("16 of 32 bytes")
+}
+
+/// The log's id, at once where it has it; else as soon as it is there.
+async fn identity(log: Arc<dyn Append>) -> Arc<OnceLock<String>> {
+    let known = Arc::new(OnceLock::new());
+    match log.identity().await {
+        Ok(id) => _ = known.set(id),
+        Err(error) => {
+            warn!(%error, "front filter: the log does not say which it is, events are published whole until it does");
+            let later = known.clone();
+            tokio::spawn(async move {
+                while later.get().is_none() {
+                    tokio::time::sleep(LEFT_ALONE).await;
+                    if let Ok(id) = log.identity().await {
+                        let _ = later.set(id);
+                    }
+                }
+            });
+        }
+    }
+    known
 }
 
 fn name(key: &Key) -> Vec<u8> {

@@ -29,6 +29,9 @@ pub trait Append: Send + Sync + 'static {
     /// Appends all records; returns once every one is durable. After an error some may be there.
     async fn append(&self, records: Vec<Record>) -> Result<(), AppendError>;
 
+    /// Which log this is, by an id of its own: another log at the same place, or under the same name, has another.
+    async fn identity(&self) -> Result<String, AppendError>;
+
     /// Whether an append has a chance now; for readiness.
     async fn check(&self) -> Result<(), AppendError>;
 

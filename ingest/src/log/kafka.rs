@@ -64,6 +64,14 @@ impl Append for KafkaLog {
         try_join_all(records.iter().map(|record| self.append_one(record))).await.map(|_| ())
     }
 
+    async fn identity(&self) -> Result<String, AppendError> {
+        let producer = self.producer.clone();
+        let ask = move || producer.client().fetch_cluster_id(Duration::from_secs(2));
+        let cluster = tokio::task::spawn_blocking(ask).await.map_err(|_| AppendError::Closed)?;
+        let cluster = cluster.ok_or_else(|| AppendError::Unavailable("the cluster does not say its id".to_owned()))?;
+        Ok(format!("{cluster} {}", self.topic))
+    }
+
     async fn check(&self) -> Result<(), AppendError> {
         if let Some((_, reason)) = self.producer.client().fatal_error() {
             return Err(AppendError::Unavailable(format!(

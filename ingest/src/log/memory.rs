@@ -33,6 +33,10 @@ impl Append for MemoryLog {
         Ok(())
     }
 
+    async fn identity(&self) -> Result<String, AppendError> {
+        Ok(format!("memory {:p}", Arc::as_ptr(&self.records)))
+    }
+
     async fn check(&self) -> Result<(), AppendError> {
         Ok(())
     }

@@ -35,17 +35,20 @@ struct Request {
 #[derive(Debug)]
 pub struct SqliteLog {
     requests: mpsc::Sender<Request>,
+    id: String,
 }
 
 impl SqliteLog {
     /// Opens or makes the log in `folder`. `bytes_max` bounds its file; 0: the disk does.
     pub fn open(folder: &Path, bytes_max: u64) -> Result<Self, AppendError> {
         let connection = open_log(folder, bytes_max).map_err(|e| unavailable(&e))?;
+        let id = connection.query_row("SELECT value FROM fixed WHERE name = 'id'", [], |row| row.get(0));
+        let id = id.map_err(|e| unavailable(&e))?;
         let (requests, queue) = mpsc::channel(GROUP_APPENDS_MAX * 4);
         let writer = std::thread::Builder::new().name("log-writer".into());
         let spawned = writer.spawn(move || write_groups(connection, queue));
         spawned.map_err(|e| AppendError::Unavailable(e.to_string()))?;
-        Ok(Self { requests })
+        Ok(Self { requests, id })
     }
 }
 
@@ -116,6 +119,10 @@ impl Append for SqliteLog {
         result.await.map_err(|_| AppendError::Closed)?
     }
 
+    async fn identity(&self) -> Result<String, AppendError> {
+        Ok(self.id.clone())
+    }
+
     async fn check(&self) -> Result<(), AppendError> {
         // A group of nothing: whether a write transaction can be had.
         self.append(Vec::new()).await
@@ -124,5 +131,23 @@ impl Append for SqliteLog {
     async fn close(&self, _within: Duration) -> Result<(), AppendError> {
         // Whatever was acknowledged is on disk.
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_log_made_anew_at_the_same_place_is_another() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let open = || SqliteLog::open(folder.path(), 0).expect("a log");
+        let id = async |log: SqliteLog| log.identity().await.expect("an id");
+        let (first, again) = (id(open()).await, id(open()).await);
+        assert_eq!(first, again);
+        for file in std::fs::read_dir(folder.path()).expect("a folder") {
+            std::fs::remove_file(file.expect("a file").path()).expect("removed");
+        }
+        assert_ne!(first, id(open()).await);
     }
 }
