@@ -12,10 +12,9 @@ use axum::routing::get;
 use prometheus_client::registry::Registry;
 use serde::Serialize;
 use seriatim_ingest::log::Append;
-use seriatim_ingest::refused::{Refused, RefusedRequest};
+use seriatim_ingest::refused::{HIDDEN, Refused, RefusedRequest};
 use seriatim_ingest::request::RequestView;
-use seriatim_ingest::sources::Sources;
-use seriatim_ingest::verify::Verifier;
+use seriatim_ingest::sources::{LiveSource, Sources};
 use seriatim_ingest::verify::diagnose::Diagnosis;
 use seriatim_processor::log::Floors;
 use tokio::net::TcpListener;
@@ -109,7 +108,7 @@ async fn handle_refused(State(admin): State<Admin>, Path((tenant, source)): Path
     let Some((refusals, live)) = found else {
         return (StatusCode::NOT_FOUND, "no such source at this edge\n").into_response();
     };
-    answer(refusals.refused.of(&tenant, &source), Some(&live.verifier))
+    answer(refusals.refused.of(&tenant, &source), Some(&live))
 }
 
 /// The last requests to sources that this edge does not know.
@@ -117,9 +116,9 @@ async fn handle_unknown(State(admin): State<Admin>) -> Response {
     answer(admin.refusals.map_or_else(Vec::new, |refusals| refusals.refused.of("", "")), None)
 }
 
-fn answer(all: Vec<RefusedRequest>, verifier: Option<&Verifier>) -> Response {
+fn answer(all: Vec<RefusedRequest>, source: Option<&LiveSource>) -> Response {
     let tell = |request: RefusedRequest| {
-        let diagnosis = verifier.zip(request.body.as_ref()).map(|(verifier, body)| {
+        let diagnosis = source.zip(request.body.as_ref()).map(|(LiveSource { verifier, .. }, body)| {
             let view = RequestView {
                 method: &request.method,
                 headers: &request.headers,
@@ -133,14 +132,16 @@ fn answer(all: Vec<RefusedRequest>, verifier: Option<&Verifier>) -> Response {
             verifier.diagnose(&view, request.at)
         });
         let text = |(name, value): (&HeaderName, &HeaderValue)| {
-            (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned())
+            let is_told = source.is_none_or(|source| source.tells_header(name.as_str()));
+            let value = if is_told { String::from_utf8_lossy(value.as_bytes()) } else { HIDDEN.into() };
+            (name.to_string(), value.into_owned())
         };
         Refusal {
             at: request.at,
             reason: request.refusal.label(),
             headers: request.headers.iter().map(text).collect(),
             method: request.method.clone(),
-            target: request.target.clone(),
+            target: source.map_or_else(|| request.target.clone(), |source| source.told_target(&request.target)),
             body_bytes: request.body_bytes,
             diagnosis,
         }

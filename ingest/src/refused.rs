@@ -4,7 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Mutex;
 
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, HeaderValue};
 use bytes::Bytes;
 use jiff::Timestamp;
 use seriatim_schemas::record::HEADERS_NEVER_KEPT;
@@ -20,6 +20,9 @@ const BYTES_MAX: usize = 8 * 1024 * 1024;
 /// A larger body is not kept, only its size.
 const BODY_MAX: usize = 64 * 1024;
 
+/// What stands in the place of what is not told.
+pub const HIDDEN: &str = "(hidden)";
+
 /// A request that was refused.
 #[derive(Debug, Clone)]
 pub struct RefusedRequest {
@@ -28,9 +31,9 @@ pub struct RefusedRequest {
     pub method: String,
     /// Path and query.
     pub target: String,
-    /// Without those that are, or may be, secrets.
+    /// Without those that are, or may be, secrets; of an unknown source, their names alone.
     pub headers: HeaderMap,
-    /// None where it was too large to keep.
+    /// None where it was too large to keep, may hold a secret, or is of an unknown source.
     pub body: Option<Bytes>,
     pub body_bytes: usize,
 }
@@ -56,17 +59,24 @@ impl RefusedRequest {
 
 impl Refused {
     pub fn keep(&self, source: &LiveSource, received: &Received, refusal: Refusal) {
+        let is_known = !source.source.name.is_empty();
         let mut headers = received.headers.clone();
+        if !is_known {
+            // Whose they are nobody can say, nor which of them is a secret: a misspelt name is enough.
+            headers.values_mut().for_each(|value| *value = HeaderValue::from_static(HIDDEN));
+        }
         for name in HEADERS_NEVER_KEPT.iter().copied().chain(source.secret_headers.iter().map(String::as_str)) {
             headers.remove(name);
         }
+        // A handshake that was refused brings a secret.
+        let keeps_body = is_known && refusal != Refusal::SecretNotKept && received.body.len() <= BODY_MAX;
         let request = RefusedRequest {
             at: received.at,
             refusal,
             method: received.method.to_string(),
-            target: source.kept_target(&received.target),
+            target: if is_known { source.kept_target(&received.target) } else { without_values(&received.target) },
             headers,
-            body: (received.body.len() <= BODY_MAX).then(|| Bytes::copy_from_slice(&received.body)),
+            body: keeps_body.then(|| Bytes::copy_from_slice(&received.body)),
             body_bytes: received.body.len(),
         };
         let mut kept = self.kept.lock().expect("nothing panics while it holds this lock");
@@ -90,5 +100,23 @@ impl Refused {
         let kept = self.kept.lock().expect("nothing panics while it holds this lock");
         let own = kept.0.get(&(tenant.to_owned(), source.to_owned()));
         own.into_iter().flatten().rev().cloned().collect()
+    }
+}
+
+/// Path and names of the query.
+fn without_values(target: &str) -> String {
+    let Some((path, query)) = target.split_once('?') else { return target.to_owned() };
+    let name = |pair: &str| pair.split_once('=').map_or(HIDDEN.to_owned(), |(name, _)| format!("{name}={HIDDEN}"));
+    format!("{path}?{}", query.split('&').map(name).collect::<Vec<_>>().join("&"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_query_only_names_are_kept() {
+        assert_eq!(without_values("/in/t/s?token=hush&hush&a="), "/in/t/s?token=(hidden)&(hidden)&a=(hidden)");
+        assert_eq!(without_values("/in/t/s"), "/in/t/s");
     }
 }

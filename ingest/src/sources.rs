@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use seriatim_schemas::declaration::Declaration;
 use seriatim_schemas::expression::Expression;
-use seriatim_schemas::selector::Selector;
+use seriatim_schemas::selector::{Place, Selector, is_header};
 use seriatim_schemas::source::{SecretRef, Source};
 use seriatim_schemas::verification::{Algorithm, Encoding, Recipe, Verify};
 use thiserror::Error;
@@ -16,6 +16,7 @@ use crate::challenge::Challenges;
 use crate::fetch::SourceName;
 use crate::handshake::Handshakes;
 use crate::identify::Identifier;
+use crate::refused::HIDDEN;
 use crate::secret::{SecretError, read_secrets};
 use crate::verify::Verifier;
 
@@ -34,6 +35,8 @@ pub struct LiveSource {
     pub secret_headers: Vec<String>,
     /// Parameters of the query that are.
     secret_parameters: Vec<String>,
+    /// Places whose value is compared with a setting, which may be a secret: it is not told.
+    compared: Vec<Place>,
     secrets: Vec<String>,
 }
 
@@ -143,7 +146,10 @@ impl LiveSource {
         let declared = declaration.handshakes.clone().unwrap_or_default();
         let verifier = verifier.with_challenges(Challenges::new(&declared, &secrets, &source.settings)?);
         let handshakes = Handshakes::new(declared, &secrets)?;
-        let (secret_headers, secret_parameters) = (verifier.secret_headers(), verifier.secret_parameters());
+        let (mut secret_headers, secret_parameters) = (verifier.secret_headers(), verifier.secret_parameters());
+        let stored = declaration.handshakes.iter().flatten().filter_map(|handshake| handshake.store.as_ref());
+        secret_headers.extend(stored.filter_map(|store| store.place.header()).map(str::to_owned));
+        let compared = declaration.compared_with_settings();
         let mut kept_headers = declaration.header_names();
         kept_headers.retain(|name| name != "content-type");
         let expressions = declaration.expressions();
@@ -161,6 +167,7 @@ impl LiveSource {
             item_headers,
             secret_headers,
             secret_parameters,
+            compared,
             secrets,
             source,
         })
@@ -173,16 +180,17 @@ impl LiveSource {
 
     /// Path and query to keep: without the values of parameters that are secrets.
     pub fn kept_target(&self, target: &str) -> String {
-        let Some((path, query)) = target.split_once('?').filter(|_| !self.secret_parameters.is_empty()) else {
-            return target.to_owned();
-        };
-        let pair = |pair: &str| {
-            let is_secret = form_urlencoded::parse(pair.as_bytes())
-                .any(|(name, _)| self.secret_parameters.contains(&name.into_owned()));
-            let name = pair.split('=').next().unwrap_or_default();
-            if is_secret { format!("{name}=(hidden)") } else { pair.to_owned() }
-        };
-        format!("{path}?{}", query.split('&').map(pair).collect::<Vec<_>>().join("&"))
+        hiding(target, |name| self.secret_parameters.iter().any(|secret| secret == name))
+    }
+
+    /// Path and query to tell: without those that are compared with a setting either.
+    pub fn told_target(&self, target: &str) -> String {
+        hiding(target, |name| self.compared.iter().any(|place| matches!(place, Place::Query(own) if own == name)))
+    }
+
+    /// Whether the value of a header may be told; its name is in lower case.
+    pub fn tells_header(&self, name: &str) -> bool {
+        !self.compared.iter().any(|place| place.header().is_some_and(|wanted| is_header(wanted, name)))
     }
 
     /// The file in which a handshake's secret is kept.
@@ -197,6 +205,17 @@ impl LiveSource {
     pub fn verifies_items(&self) -> bool {
         self.source.declaration.batch.as_ref().is_some_and(|batch| batch.verify_each)
     }
+}
+
+/// Path and query, without the values of some parameters.
+fn hiding(target: &str, is_secret: impl Fn(&str) -> bool) -> String {
+    let Some((path, query)) = target.split_once('?') else { return target.to_owned() };
+    let pair = |pair: &str| {
+        let hides = form_urlencoded::parse(pair.as_bytes()).any(|(name, _)| is_secret(&name));
+        let name = pair.split('=').next().unwrap_or_default();
+        if hides { format!("{name}={HIDDEN}") } else { pair.to_owned() }
+    };
+    format!("{path}?{}", query.split('&').map(pair).collect::<Vec<_>>().join("&"))
 }
 
 fn decoy(key: [u8; 32]) -> LiveSource {
@@ -220,6 +239,7 @@ fn decoy(key: [u8; 32]) -> LiveSource {
 
 #[cfg(test)]
 mod tests {
+    use seriatim_schemas::preset::Preset;
     use seriatim_schemas::source::SourceConfig;
 
     use super::*;
@@ -236,5 +256,24 @@ mod tests {
         assert_eq!(live.kept_target("/in/t/s?o=1&token=hush&x"), "/in/t/s?o=1&token=(hidden)&x");
         assert_eq!(live.kept_target("/in/t/s?t%6fken=hush"), "/in/t/s?t%6fken=(hidden)");
         assert_eq!(live.kept_target("/in/t/s"), "/in/t/s");
+    }
+
+    #[test]
+    fn what_is_compared_with_a_setting_is_not_told() {
+        let live = |preset: &str| {
+            let settings = Preset::named(preset).expect("a preset").declare;
+            let settings = settings.setting_names().into_iter().map(|name| format!("{name} = 'x'\n"));
+            let text = format!(
+                "tenant = 't'\nname = 's'\npreset = '{preset}'\nsecrets = [{{ value = 'hush' }}]\n[settings]\n{}",
+                settings.collect::<String>()
+            );
+            let config: SourceConfig = toml::from_str(&text).expect("a source");
+            let sources = Sources::new(vec![config.resolve().expect("whole")], [0; 32]).expect("a secret");
+            sources.get("t", "s").expect("declared")
+        };
+        let target = "/in/t/s?hub.mode=subscribe&hub.verify_token=hush";
+        assert_eq!(live("meta").told_target(target), "/in/t/s?hub.mode=subscribe&hub.verify_token=(hidden)");
+        assert!(live("meta").tells_header("x-hub-signature-256"));
+        assert_eq!(live("asana").secret_headers, ["x-hook-secret"]);
     }
 }

@@ -244,6 +244,16 @@ impl Declaration {
         names
     }
 
+    /// Places of a request whose value is compared with a setting.
+    pub fn compared_with_settings(&self) -> Vec<Place> {
+        let is_setting = |selector: &Selector| matches!(selector.place, Place::Setting(_));
+        let recipes = self.verify.iter().flat_map(|verify| &verify.0);
+        let required = recipes.flat_map(|recipe| &recipe.require).map(|require| (&require.from, &require.equals));
+        let asked = self.handshakes.iter().flatten().flat_map(|handshake| &handshake.when);
+        let asked = asked.filter_map(|condition| Some((&condition.from, condition.equals.as_ref()?)));
+        required.chain(asked).filter(|(_, equals)| is_setting(equals)).map(|(from, _)| from.place.clone()).collect()
+    }
+
     /// Whether the source's public URL is part of what is signed.
     pub fn needs_url(&self) -> bool {
         let of_verify = self.verify.iter().flat_map(|v| &v.0).flat_map(Recipe::templates).any(Template::needs_url);

@@ -6,11 +6,13 @@ use std::fmt;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use seriatim_schemas::selector::Place;
 use seriatim_schemas::verification::{Algorithm, Encoding, KeyStep, Recipe};
 use sha2::{Digest, Sha256};
 
 use super::{Keyed, Reading, Verifier, check_digest, check_window, decode, decode_signature, read_timestamp, urls};
 use crate::key::LiveKey;
+use crate::refused::HIDDEN;
 use crate::request::RequestView;
 use crate::signed::{Piece, pieces};
 
@@ -143,7 +145,8 @@ impl Steps<'_> {
                 Ok(signed) => {
                     let whole = written(&signed);
                     let digest = hex::encode(Sha256::digest(&whole));
-                    let text = format!("{template} is {} bytes, SHA-256 {digest}: {}", whole.len(), excerpt(&whole));
+                    let excerpt = excerpt(&whole, &self.untold());
+                    let text = format!("{template} is {} bytes, SHA-256 {digest}: {excerpt}", whole.len());
                     self.say(true, "signed", text);
                     self.say_secrets(&signed, signatures);
                 }
@@ -173,7 +176,10 @@ impl Steps<'_> {
         for require in &recipe.require {
             let (found, wanted) = (self.reading.one(&require.from), self.reading.one(&require.equals));
             let holds = matches!((&found, &wanted), (Ok(Some(f)), Ok(w)) if Some(f) == w.as_ref());
-            let found = found.ok().flatten().map_or("nothing".to_owned(), |text| format!("{text:?}"));
+            // A setting may be a secret.
+            let is_setting = matches!(require.equals.place, Place::Setting(_));
+            let tell = |text: String| if is_setting { HIDDEN.to_owned() } else { format!("{text:?}") };
+            let found = found.ok().flatten().map_or("nothing".to_owned(), tell);
             self.say(holds, "require", format!("{} is {found}, must be {}", require.from, require.equals));
         }
         if recipe.jwt.is_some() {
@@ -184,6 +190,15 @@ impl Steps<'_> {
             let holds = urls.iter().any(|url| check_digest(rule, self.reading, url).is_ok());
             self.say(holds, "digest", format!("{} must be the SHA-256 of {}", rule.from, rule.of));
         }
+    }
+
+    /// Values that stand where a setting is compared, and the settings: either may be a secret.
+    fn untold(&self) -> Vec<String> {
+        let required = &self.keyed.recipe.require;
+        let compared = required.iter().filter(|require| matches!(require.equals.place, Place::Setting(_)));
+        let values = compared.flat_map(|require| [&require.from, &require.equals]);
+        let values = values.filter_map(|place| self.reading.one(place).ok().flatten());
+        values.filter(|value| !value.is_empty()).collect()
     }
 
     /// Which one change would have made the signature hold.
@@ -265,8 +280,9 @@ fn written(signed: &[Piece<'_>]) -> Vec<u8> {
     signed.iter().flat_map(bytes).collect()
 }
 
-fn excerpt(bytes: &[u8]) -> String {
-    let text = String::from_utf8_lossy(bytes);
+fn excerpt(bytes: &[u8], untold: &[String]) -> String {
+    let text = String::from_utf8_lossy(bytes).into_owned();
+    let text = untold.iter().fold(text, |text, value| text.replace(value, HIDDEN));
     let cut: String = text.chars().take(EXCERPT_CHARS).collect();
     let more = if cut.len() < text.len() { " .." } else { "" };
     format!("{cut:?}{more}")
