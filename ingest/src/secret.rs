@@ -41,10 +41,22 @@ pub fn read_secret(secret: &SecretRef) -> Result<String, SecretError> {
     if text.trim().is_empty() { Err(SecretError::Empty { place }) } else { Ok(text) }
 }
 
-/// The texts of all secrets. One that a handshake has yet to bring is left out.
+/// The texts of all secrets. One that a handshake has yet to bring is left out: that is one whose file is not there,
+/// not one whose folder cannot be looked into, or the next request could bring another secret.
 pub fn read_secrets(secrets: &[SecretRef]) -> Result<Vec<String>, SecretError> {
-    let is_awaited = |secret: &&SecretRef| matches!(secret, SecretRef::Handshake(path) if !Path::new(path).exists());
-    secrets.iter().filter(|secret| !is_awaited(secret)).map(read_secret).collect()
+    let mut texts = Vec::new();
+    for secret in secrets {
+        if !is_awaited(secret)? {
+            texts.push(read_secret(secret)?);
+        }
+    }
+    Ok(texts)
+}
+
+fn is_awaited(secret: &SecretRef) -> Result<bool, SecretError> {
+    let SecretRef::Handshake(path) = secret else { return Ok(false) };
+    let there = Path::new(path).try_exists();
+    there.map(|there| !there).map_err(|error| SecretError::File { path: path.into(), error })
 }
 
 /// Keeps the secret that a handshake brought, once: an existing file is an error of kind `AlreadyExists`.
@@ -59,12 +71,34 @@ pub fn store_secret(path: &Path, text: &str) -> std::io::Result<()> {
     });
     let linked = written.and_then(|()| std::fs::hard_link(&draft, path));
     let _ = std::fs::remove_file(&draft);
-    linked
+    // Acknowledged is what a crash does not take: the name stands in the folder, not in the file.
+    linked.and_then(|()| {
+        sync_folder(path).inspect_err(|_| {
+            let _ = std::fs::remove_file(path);
+        })
+    })
+}
+
+fn sync_folder(of: &Path) -> std::io::Result<()> {
+    let folder = of.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    std::fs::File::open(folder)?.sync_all()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_that_cannot_be_looked_for_is_no_missing_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let plain = folder.path().join("plain");
+        std::fs::write(&plain, "x").expect("written");
+        // Below a plain file nothing can be looked for, whoever asks.
+        let secret = |path: std::path::PathBuf| [SecretRef::Handshake(path.display().to_string())];
+        assert!(read_secrets(&secret(plain.join("secret"))).is_err());
+        assert!(read_secrets(&secret(folder.path().join("secret"))).expect("awaited").is_empty());
+        assert!(store_secret(&plain.join("secret"), "s").is_err());
+    }
 
     #[test]
     fn the_first_handshake_counts() {
