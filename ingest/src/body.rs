@@ -19,6 +19,10 @@ use crate::error::WebhookError;
 const DRAIN_BYTES_MAX: usize = 8 * 1024 * 1024;
 const DRAIN_WITHIN: Duration = Duration::from_secs(5);
 
+/// Bytes that are reserved for a body before any of it is there. More is as it comes: whoever declares much and sends
+/// nothing holds no more than this.
+const FIRST_BYTES: usize = 16 * 1024;
+
 /// Bytes of bodies in flight, together; at most u32::MAX.
 #[derive(Debug, Clone)]
 pub struct InFlight {
@@ -86,9 +90,10 @@ pub async fn read_body(
         if declared > max {
             return Err(WebhookError::TooLarge { max });
         }
-        let share = in_flight.share(declared)?;
+        let first = declared.min(FIRST_BYTES);
+        let share = in_flight.share(first)?;
         let slow = |_| WebhookError::TooSlow { ms: within.as_millis() as u64 };
-        tokio::time::timeout(within, read_frames(&mut body, declared, max, share)).await.map_err(slow)?
+        tokio::time::timeout(within, read_frames(&mut body, first, max, share)).await.map_err(slow)?
     };
     let result = read.await;
     if matches!(result, Err(WebhookError::TooLarge { .. } | WebhookError::Busy { .. })) {
@@ -99,12 +104,12 @@ pub async fn read_body(
 
 async fn read_frames(
     body: &mut Body,
-    declared: usize,
+    first: usize,
     max: usize,
     mut share: Share,
 ) -> Result<(Bytes, Share), WebhookError> {
-    let mut whole = BytesMut::with_capacity(declared);
-    let mut counted = declared;
+    let mut whole = BytesMut::with_capacity(first);
+    let mut counted = first;
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| WebhookError::Truncated(error.to_string()))?;
         let Ok(data) = frame.into_data() else { continue };
@@ -133,4 +138,44 @@ pub fn drain(mut body: Body) {
         }
     };
     tokio::spawn(tokio::time::timeout(DRAIN_WITHIN, read));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAX: usize = 1024 * 1024;
+
+    async fn read(in_flight: &InFlight, declared: usize, body: Body) -> Result<usize, WebhookError> {
+        let headers = HeaderMap::from_iter([(CONTENT_LENGTH, declared.into())]);
+        let within = Duration::from_millis(200);
+        read_body(&headers, body, MAX, within, in_flight).await.map(|(bytes, _)| bytes.len())
+    }
+
+    fn silent() -> Body {
+        Body::from_stream(futures::stream::pending::<Result<Bytes, std::io::Error>>())
+    }
+
+    #[tokio::test]
+    async fn whoever_declares_much_and_sends_nothing_holds_little() {
+        let in_flight = InFlight::new(MAX, Gauge::default());
+        let silent = futures::future::join_all((0..20).map(|_| read(&in_flight, MAX, silent())));
+        let other = async {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            read(&in_flight, 500_000, Body::from(vec![0; 500_000])).await
+        };
+        let (silent, other) = tokio::join!(silent, other);
+        assert_eq!(other.expect("there is room"), 500_000);
+        assert!(silent.iter().all(|result| matches!(result, Err(WebhookError::TooSlow { .. }))), "{silent:?}");
+        assert!(in_flight.share(MAX).is_ok(), "all is given back");
+    }
+
+    #[tokio::test]
+    async fn what_comes_is_counted() {
+        let in_flight = InFlight::new(100_000, Gauge::default());
+        let _held = in_flight.share(50_000).expect("there is room");
+        assert_eq!(read(&in_flight, 40_000, Body::from(vec![0; 40_000])).await.expect("there is room"), 40_000);
+        let result = read(&in_flight, 60_000, Body::from(vec![0; 60_000])).await;
+        assert!(matches!(result, Err(WebhookError::Busy { .. })), "{result:?}");
+    }
 }
