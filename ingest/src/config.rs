@@ -24,6 +24,10 @@ pub struct IngestConfig {
     pub in_flight_bytes_max: usize,
     /// Open connections at once; further ones wait in the listen queue.
     pub connections_max: usize,
+    /// A new connection on which no request's headers are whole by then is closed.
+    pub header_timeout_ms: u64,
+    /// A connection without a request for so long is closed; longer than a proxy in front keeps its own.
+    pub idle_timeout_ms: u64,
     /// A body that takes longer to arrive gets 408.
     pub body_timeout_ms: u64,
     /// A record that is not durable by then gets 503; the sender delivers it again.
@@ -45,6 +49,8 @@ impl Default for IngestConfig {
             body_bytes_max: RECORD_BYTES_MAX - HEADER_BYTES_MAX,
             in_flight_bytes_max: 64 * 1024 * 1024,
             connections_max: 10_000,
+            header_timeout_ms: 10_000,
+            idle_timeout_ms: 75_000,
             body_timeout_ms: 10_000,
             publish_timeout_ms: 10_000,
             retry_after_s: 5,
@@ -74,6 +80,8 @@ impl IngestConfig {
             format!("is below body_bytes_max ({}): the largest body could never pass", self.body_bytes_max),
         );
         check(self.connections_max > 0, "connections_max", "is 0".into());
+        check(self.header_timeout_ms > 0, "header_timeout_ms", "is 0".into());
+        check(self.idle_timeout_ms > 0, "idle_timeout_ms", "is 0".into());
         check(self.body_timeout_ms > 0, "body_timeout_ms", "is 0".into());
         check(
             self.publish_timeout_ms >= 100,

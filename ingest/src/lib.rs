@@ -9,7 +9,7 @@
 //! - [`fetch`]: certificates and confirmations, from declared hosts only
 //! - [`filter`]: repeats are written without their bodies
 //! - [`log`]: how to append, and only that; the other half of a log is the processor's
-//! - [`server`], [`listener`]: routes, connections, shutdown that loses nothing
+//! - [`server`], [`listener`], [`connection`]: routes, connections, shutdown that loses nothing
 //! - [`refused`]: the last refusals, for whoever asks why
 //! - [`sources`], [`config`], [`error`], [`metrics`]
 
@@ -17,6 +17,7 @@ pub mod batch;
 pub mod body;
 pub mod challenge;
 pub mod config;
+pub mod connection;
 pub mod error;
 pub mod extract;
 pub mod fetch;

@@ -6,9 +6,13 @@ use std::time::Duration;
 use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::any;
+use axum::serve::Listener as _;
 use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
+use crate::connection::{Silence, serve_connection};
 use crate::listener::BoundedListener;
 use crate::webhook::{Edge, handle_webhook};
 
@@ -27,24 +31,25 @@ pub async fn serve(
 ) -> std::io::Result<()> {
     let within = Duration::from_millis(edge.config.shutdown_timeout_ms);
     let (log, publishing) = (edge.log.clone(), edge.publishing.clone());
-    let listener = BoundedListener::new(listener, edge.config.connections_max);
-    let (stopping, stopped) = tokio::sync::oneshot::channel();
-    let stop = async move {
-        stop.await;
-        info!("stop: no new requests, finishing those under way");
-        let _ = stopping.send(());
-    };
-    let served = axum::serve(listener, router(edge)).with_graceful_shutdown(stop).into_future();
-    let deadline = async {
-        // Without a stop there is no deadline.
-        if stopped.await.is_err() {
-            std::future::pending::<()>().await;
+    let silence = Silence::of(&edge.config);
+    let mut listener = BoundedListener::new(listener, edge.config.connections_max);
+    let (stopping, connections) = (CancellationToken::new(), TaskTracker::new());
+    let router = router(edge);
+    let accept = async {
+        loop {
+            let (connection, _) = listener.accept().await;
+            connections.spawn(serve_connection(connection, router.clone(), silence, stopping.clone()));
         }
-        tokio::time::sleep(within).await;
     };
     tokio::select! {
-        result = served => result?,
-        () = deadline => warn!(ms = within.as_millis() as u64, "stop: some connections did not end in time"),
+        () = stop => info!("stop: no new requests, finishing those under way"),
+        () = accept => unreachable!("there is always a next connection"),
+    }
+    drop(listener);
+    stopping.cancel();
+    connections.close();
+    if tokio::time::timeout(within, connections.wait()).await.is_err() {
+        warn!(ms = within.as_millis() as u64, "stop: some connections did not end in time");
     }
     publishing.close();
     if tokio::time::timeout(within, publishing.wait()).await.is_err() {

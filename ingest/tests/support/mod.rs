@@ -49,9 +49,12 @@ pub struct Running {
 }
 
 pub async fn start(sources: Vec<Source>, documents: Documents) -> Running {
+    start_with(sources, documents, IngestConfig::default()).await
+}
+
+pub async fn start_with(sources: Vec<Source>, documents: Documents, config: IngestConfig) -> Running {
     let log = MemoryLog::default();
     let metrics = IngestMetrics::register(&mut Registry::default());
-    let config = IngestConfig::default();
     let edge = Edge {
         sources: Arc::new(Sources::new(sources, [7; 32]).expect("good secrets")),
         log: Arc::new(log.clone()),
