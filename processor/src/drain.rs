@@ -345,6 +345,7 @@ impl Drain<'_> {
     async fn bury(&self, record: &Record, reason: String) -> Result<(), GivenUp> {
         let letter = refused_letter(record, self.key, &self.sink.name, reason);
         let mut backoff = Backoff::new(&self.settler.config);
+        let _letters = self.settler.letters.lock().await;
         while let Err(error) = self.settler.store.record(self.bucket, &[], std::slice::from_ref(&letter)).await {
             warn!(%error, "a dead letter was not written, trying again");
             self.settler.metrics.store_errors.inc();

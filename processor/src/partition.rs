@@ -426,6 +426,8 @@ async fn record(shared: &Shared, bucket: u32, records: &mut [Open], stop: &Cance
     let letters: Vec<DeadLetter> = records.iter().flat_map(|r| r.letters.iter().cloned()).collect();
     let gone: Vec<Letter> = records.iter().filter_map(|r| r.forget.clone()).collect();
     let write = async || {
+        let has_letters = !gone.is_empty() || !letters.is_empty();
+        let _letters = if has_letters { Some(shared.settler.letters.lock().await) } else { None };
         for letter in &gone {
             shared.settler.store.forget(bucket, letter).await?;
         }

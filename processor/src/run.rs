@@ -116,6 +116,7 @@ impl Processor {
             config: self.config,
             metrics: self.metrics,
             reducer: self.reducer,
+            letters: Default::default(),
         };
         Shared { settler, log: self.log, floors, epoch: FIRST_EPOCH, writer: Uuid::new_v4(), in_flight }
     }

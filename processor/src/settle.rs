@@ -45,6 +45,8 @@ pub struct Settler {
     pub config: ProcessorConfig,
     pub metrics: ProcessorMetrics,
     pub reducer: Option<Arc<dyn Reducer>>,
+    /// Held while dead letters are written or removed: a removal reads first, and must not meet a later letter.
+    pub letters: tokio::sync::Mutex<()>,
 }
 
 /// What became of one lane.

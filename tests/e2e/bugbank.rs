@@ -6,6 +6,7 @@ mod bytes;
 mod compression;
 mod delivery;
 mod duplicates;
+mod effects;
 mod identity;
 mod order;
 mod outage;

@@ -10,6 +10,7 @@ mod clean_topic;
 mod cli;
 mod filter;
 mod kill;
+mod neighbours;
 mod operate;
 mod probes;
 mod push;

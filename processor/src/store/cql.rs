@@ -376,7 +376,7 @@ impl Store for CqlStore {
         rows.first().map(Stored::dead_letter).transpose()
     }
 
-    /// Read, then deleted: letters of a bucket have one writer, which does one thing at a time.
+    /// Read, then deleted: whoever writes letters does one thing at a time.
     async fn forget(&self, bucket: u32, letter: &Letter) -> Result<(), StoreError> {
         let LetterKey { key, row } = &letter.of;
         if self.dead_letter(bucket, &letter.of).await?.is_none_or(|found| found.dead_ms != letter.dead_ms) {
