@@ -3,6 +3,7 @@
 //! The distributed engine needs Kafka and Cassandra: `infra/local/servers run -- cargo test --workspace`
 //! starts them and sets SERIATIM_KAFKA and SERIATIM_CQL.
 
+#[macro_use]
 mod support;
 
 mod bugbank;

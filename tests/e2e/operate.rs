@@ -12,28 +12,6 @@ use serde_json::{Value, json};
 use crate::receiver::{Answer, Push, Receiver};
 use crate::support::{Engine, Role, SECRET, System, block_on, send_hmac, sign, source_of, wait_until};
 
-/// Makes of each function a test on each engine.
-macro_rules! on_each_engine {
-    ($($test:ident),+ $(,)?) => {
-        mod embedded {
-            $(
-                #[test]
-                fn $test() {
-                    super::$test(crate::support::Engine::Embedded);
-                }
-            )+
-        }
-        mod distributed {
-            $(
-                #[test]
-                fn $test() {
-                    super::$test(crate::support::Engine::Distributed);
-                }
-            )+
-        }
-    };
-}
-
 on_each_engine!(
     a_parked_object_is_released_in_order,
     what_is_skipped_is_never_sent_again,

@@ -16,28 +16,6 @@ use serde_json::{Value, json};
 use crate::receiver::{Answer, Push, Receiver};
 use crate::support::{BINARY, Engine, Role, SECRET, System, block_on, sign, source_of, wait_until};
 
-/// Makes of each function a test on each engine.
-macro_rules! on_each_engine {
-    ($($test:ident),+ $(,)?) => {
-        mod embedded {
-            $(
-                #[test]
-                fn $test() {
-                    super::$test(crate::support::Engine::Embedded);
-                }
-            )+
-        }
-        mod distributed {
-            $(
-                #[test]
-                fn $test() {
-                    super::$test(crate::support::Engine::Distributed);
-                }
-            )+
-        }
-    };
-}
-
 on_each_engine!(
     each_effect_arrives_once_in_order_and_signed,
     a_sink_that_is_away_holds_up_no_other,

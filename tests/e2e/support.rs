@@ -18,6 +18,28 @@ pub enum Engine {
     Distributed,
 }
 
+/// Makes of each function a test on each engine.
+macro_rules! on_each_engine {
+    ($($test:ident),+ $(,)?) => {
+        mod embedded {
+            $(
+                #[test]
+                fn $test() {
+                    super::$test(crate::support::Engine::Embedded);
+                }
+            )+
+        }
+        mod distributed {
+            $(
+                #[test]
+                fn $test() {
+                    super::$test(crate::support::Engine::Distributed);
+                }
+            )+
+        }
+    };
+}
+
 /// The parts of a system, each a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
