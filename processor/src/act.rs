@@ -81,15 +81,9 @@ pub struct Acting<'a> {
     pub writer: Uuid,
 }
 
-/// What the batch of one object needs to know beside its head.
-#[derive(Debug, Clone, Default)]
-struct Left {
-    /// Revs of the first effects that wait, one more than an act takes away.
-    revs: Vec<i64>,
-}
-
 impl Acting<'_> {
-    /// Commits acts on objects of one bucket, each object's in order. The answer has the order of `acts`.
+    /// Commits acts on objects of one bucket, at most one for each object and sink: what one leaves in the store is
+    /// what the next must see. The answer has the order of `acts`.
     pub async fn work(&self, bucket: u32, acts: &[Act], stop: &CancellationToken) -> Result<Vec<Standing>, GivenUp> {
         let mut keys: Vec<ObjectKey> = acts.iter().map(|act| ObjectKey::clone(&act.key)).collect();
         keys.sort();
@@ -160,14 +154,15 @@ impl Acting<'_> {
         Ok((batches, standings))
     }
 
-    async fn left(&self, bucket: u32, act: &Act, change: &Change<'_>) -> Result<Left, StoreError> {
+    /// Revs of the first effects that wait, one more than the act takes away.
+    async fn left(&self, bucket: u32, act: &Act, change: &Change<'_>) -> Result<Vec<i64>, StoreError> {
         let max = match &act.what {
-            What::Defer { .. } | What::Redrive { .. } => return Ok(Left::default()),
+            What::Defer { .. } | What::Redrive { .. } => return Ok(Vec::new()),
             What::Drained { revs, .. } => revs.len() + 1,
             What::Release { .. } => 2,
         };
         let rows = self.settler.store.waiting_effects(bucket, &act.key, change.sink_name(act), 0, max).await?;
-        Ok(Left { revs: rows.iter().map(|row| row.rev).collect() })
+        Ok(rows.iter().map(|row| row.rev).collect())
     }
 }
 
@@ -191,7 +186,7 @@ impl<'a> Change<'a> {
         &self.acting.settler.declarations.sinks()[act.sink].name
     }
 
-    fn apply(&mut self, act: &Act, left: &Left) -> Standing {
+    fn apply(&mut self, act: &Act, left: &[i64]) -> Standing {
         match &act.what {
             What::Defer { effects, cause, parks } => self.defer(act, effects, cause, *parks),
             What::Redrive { effect } => self.redrive(act, effect),
@@ -225,12 +220,7 @@ impl<'a> Change<'a> {
         if newly_parked {
             waiting.parked = Some(cause.to_owned());
         }
-        let is_parked = waiting.parked.is_some();
-        self.set(&sink, waiting);
-        if is_new || newly_parked {
-            self.mark(act, cause, is_parked);
-        }
-        if is_parked { Standing::Parked } else { Standing::Waits }
+        self.go_on_waiting(act, waiting, (is_new || newly_parked).then_some(cause))
     }
 
     fn redrive(&mut self, act: &Act, waits: &Waits) -> Standing {
@@ -239,12 +229,7 @@ impl<'a> Change<'a> {
         let mut waiting = self.head.waiting.0.remove(&sink).unwrap_or_default();
         waiting.queued += 1;
         self.beside.put.push(SideRow::Effect(self.row(&sink, waits)));
-        let is_parked = waiting.parked.is_some();
-        self.set(&sink, waiting);
-        if is_new {
-            self.mark(act, "redriven by an operator", false);
-        }
-        if is_parked { Standing::Parked } else { Standing::Waits }
+        self.go_on_waiting(act, waiting, is_new.then_some("redriven by an operator"))
     }
 
     fn row(&self, sink: &str, waits: &Waits) -> WaitingEffect {
@@ -261,9 +246,22 @@ impl<'a> Change<'a> {
         }
     }
 
-    fn set(&mut self, sink: &str, waiting: WaitingFor) {
-        self.head.waiting.0.insert(sink.to_owned(), waiting);
+    /// The object goes on waiting; `cause`: its mark is written, and says so.
+    fn go_on_waiting(&mut self, act: &Act, waiting: WaitingFor, cause: Option<&str>) -> Standing {
+        let is_parked = waiting.parked.is_some();
+        if let Some(cause) = cause {
+            self.mark(act, cause, is_parked);
+        }
+        self.head.waiting.0.insert(self.sink_name(act).to_owned(), waiting);
         self.beside.changes_waiting = true;
+        if is_parked { Standing::Parked } else { Standing::Waits }
+    }
+
+    /// Nothing waits any more.
+    fn clear(&mut self, sink: String) -> Standing {
+        self.beside.changes_waiting = true;
+        self.beside.delete.push(SideKey::Waiting { sink });
+        Standing::Clear
     }
 
     fn drained(
@@ -272,7 +270,7 @@ impl<'a> Change<'a> {
         revs: &[i64],
         overflow: Option<i64>,
         cause: Option<&Cause>,
-        left: &Left,
+        left: &[i64],
     ) -> Standing {
         let sink = self.sink_name(act).to_owned();
         let Some(mut waiting) = self.head.waiting.0.remove(&sink) else { return Standing::Clear };
@@ -283,49 +281,40 @@ impl<'a> Change<'a> {
             waiting.overflow = (done < to).then_some((done + 1, to));
         }
         waiting.queued = waiting.queued.saturating_sub(revs.len() as u64);
-        let has_rows = left.revs.iter().any(|rev| !revs.contains(rev));
+        let has_rows = left.iter().any(|rev| !revs.contains(rev));
         if !has_rows {
             waiting.queued = 0;
         }
         if !has_rows && waiting.overflow.is_none() {
-            self.beside.changes_waiting = true;
-            self.beside.delete.push(SideKey::Waiting { sink });
-            return Standing::Clear;
+            return self.clear(sink);
         }
-        let parks = cause.filter(|cause| cause.parks && waiting.parked.is_none());
-        if let Some(cause) = parks {
-            waiting.parked = Some(cause.reason.clone());
-            self.mark(act, &cause.reason, true);
+        let parks = cause.filter(|cause| cause.parks && waiting.parked.is_none()).map(|cause| cause.reason.as_str());
+        if let Some(reason) = parks {
+            waiting.parked = Some(reason.to_owned());
         }
-        let is_parked = waiting.parked.is_some();
-        self.set(&sink, waiting);
-        if is_parked { Standing::Parked } else { Standing::Waits }
+        self.go_on_waiting(act, waiting, parks)
     }
 
-    fn release(&mut self, act: &Act, skip: Option<i64>, left: &Left) -> Standing {
+    fn release(&mut self, act: &Act, skip: Option<i64>, left: &[i64]) -> Standing {
         let sink = self.sink_name(act).to_owned();
         let Some(mut waiting) = self.head.waiting.0.remove(&sink) else { return Standing::Clear };
         waiting.parked = None;
-        if let Some(first) = left.revs.first().copied().filter(|first| skip == Some(*first)) {
-            self.beside.delete.push(SideKey::Effect { sink: sink.clone(), rev: first });
-            waiting.queued = waiting.queued.saturating_sub(1);
-            if left.revs.len() == 1 && waiting.overflow.is_none() {
-                self.beside.changes_waiting = true;
-                self.beside.delete.push(SideKey::Waiting { sink });
-                return Standing::Clear;
+        let mut has_rows = !left.is_empty();
+        match (left.first(), waiting.overflow) {
+            (Some(first), _) if skip == Some(*first) => {
+                self.beside.delete.push(SideKey::Effect { sink: sink.clone(), rev: *first });
+                waiting.queued = waiting.queued.saturating_sub(1);
+                has_rows = left.len() > 1;
             }
+            (None, Some((from, to))) if skip == Some(from) => {
+                waiting.overflow = (from < to).then_some((from + 1, to));
+            }
+            _ => {}
         }
-        if let Some((from, to)) = waiting.overflow.filter(|(from, _)| left.revs.is_empty() && skip == Some(*from)) {
-            waiting.overflow = (from < to).then_some((from + 1, to));
+        if !has_rows && waiting.overflow.is_none() {
+            return self.clear(sink);
         }
-        if left.revs.is_empty() && waiting.overflow.is_none() {
-            self.beside.changes_waiting = true;
-            self.beside.delete.push(SideKey::Waiting { sink });
-            return Standing::Clear;
-        }
-        self.set(&sink, waiting);
-        self.mark(act, "released by an operator", false);
-        Standing::Waits
+        self.go_on_waiting(act, waiting, Some("released by an operator"))
     }
 
     fn into_batch(mut self, before: &Head) -> Option<ObjectBatch> {
@@ -333,17 +322,6 @@ impl<'a> Change<'a> {
             return None;
         }
         self.head.turn += 1;
-        // In one batch a row that is deleted stays so: what is put again must not be deleted too.
-        let put = &self.beside.put;
-        let is_put_again = |key: &SideKey| match key {
-            SideKey::Waiting { sink } => put.iter().any(|row| matches!(row, SideRow::Waiting(w) if w.sink == *sink)),
-            SideKey::Effect { sink, rev } => {
-                put.iter().any(|row| matches!(row, SideRow::Effect(e) if e.sink == *sink && e.rev == *rev))
-            }
-            SideKey::Backlog { .. } => false,
-        };
-        let delete = self.beside.delete.iter().filter(|key| !is_put_again(key)).cloned().collect();
-        let beside = Beside { delete, ..self.beside };
         Some(ObjectBatch {
             key: self.key.clone(),
             turn: Some(before.turn),
@@ -351,7 +329,7 @@ impl<'a> Change<'a> {
             state: None,
             rows: Vec::new(),
             rows_ttl_s: 0,
-            beside,
+            beside: self.beside,
         })
     }
 }

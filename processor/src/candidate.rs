@@ -56,7 +56,7 @@ pub struct Cause {
 /// The declarations of all sources, by tenant and name, and which sinks each has.
 #[derive(Default)]
 pub struct Declarations {
-    by_name: HashMap<(String, String), Declared>,
+    by_tenant: HashMap<String, HashMap<String, Declared>>,
     sinks: Vec<Arc<NamedSink>>,
 }
 
@@ -69,18 +69,19 @@ struct Declared {
 
 impl Declarations {
     pub fn new(sources: &[Source], sinks: Vec<Arc<NamedSink>>) -> Self {
-        let entry = |s: &Source| {
+        let mut by_tenant: HashMap<String, HashMap<String, Declared>> = HashMap::new();
+        for s in sources {
             let is_named = |sink: &NamedSink| s.sinks.as_ref().is_none_or(|names| names.contains(&sink.name));
             let own: Vec<usize> = (0..sinks.len()).filter(|i| is_named(&sinks[*i])).collect();
             let delivers_stale = own.iter().any(|i| sinks[*i].delivers_stale());
             let declared = Declared { declaration: s.declaration.clone(), sinks: own, delivers_stale };
-            ((s.tenant.clone(), s.name.clone()), declared)
-        };
-        Self { by_name: sources.iter().map(entry).collect(), sinks }
+            by_tenant.entry(s.tenant.clone()).or_default().insert(s.name.clone(), declared);
+        }
+        Self { by_tenant, sinks }
     }
 
     fn declared(&self, tenant: &str, source: &str) -> Option<&Declared> {
-        self.by_name.get(&(tenant.to_owned(), source.to_owned()))
+        self.by_tenant.get(tenant)?.get(source)
     }
 
     pub fn get(&self, tenant: &str, source: &str) -> Option<&Declaration> {

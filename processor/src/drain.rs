@@ -21,7 +21,7 @@ use crate::act::Cause;
 use crate::error::StoreError;
 use crate::group::dead_letter;
 use crate::log::{Log, parse_position};
-use crate::settle::{Backoff, GivenUp, Settler};
+use crate::settle::{GivenUp, Settler};
 use crate::sink::gate::jittered;
 use crate::sink::{Deliver, Effect, Emitted, Fault, NamedSink};
 use crate::store::{Freshness, ObjectQuery};
@@ -71,14 +71,19 @@ impl Waiters {
         self.states.values().filter(|s| s.due == Due::Parked).count()
     }
 
-    fn set(&mut self, waiter: Waiter, state: State) {
+    fn set(&mut self, waiter: Waiter, due: Due, failures: u32) {
+        let tried = self.state(&waiter).map_or(0, |s| s.tried);
         self.remove(&waiter);
-        match state.due {
+        match due {
             Due::At(at) => drop(self.due.entry(waiter.1).or_default().insert((at, waiter.0.clone()))),
             Due::Draining => *self.draining.entry(waiter.1).or_default() += 1,
             Due::Parked => {}
         }
-        self.states.insert(waiter, state);
+        self.states.insert(waiter, State { due, failures, tried });
+    }
+
+    fn state(&self, waiter: &Waiter) -> Option<State> {
+        self.states.get(waiter).copied()
     }
 
     pub fn remove(&mut self, waiter: &Waiter) {
@@ -95,29 +100,24 @@ impl Waiters {
 
     /// It waits now; it may have before.
     pub fn add(&mut self, waiter: Waiter, is_parked: bool, delay: Duration) {
-        let before = self.states.get(&waiter).copied();
+        let before = self.state(&waiter);
         if before.is_some_and(|s| s.due == Due::Draining || (s.due == Due::Parked) == is_parked) {
             return;
         }
         let due = if is_parked { Due::Parked } else { Due::At(Instant::now() + delay) };
-        let (failures, tried) = before.map_or((0, 0), |s| (s.failures, s.tried));
-        self.set(waiter, State { due, failures, tried });
+        self.set(waiter, due, before.map_or(0, |s| s.failures));
     }
 
     /// A drain has ended and more is left: at once, or after a wait that doubles with each failure.
-    pub fn again(&mut self, waiter: Waiter, tried: i64, failed: bool, sink: &NamedSink) {
-        let failures = if failed { self.states.get(&waiter).map_or(0, |s| s.failures) + 1 } else { 0 };
+    pub fn again(&mut self, waiter: Waiter, failed: bool, sink: &NamedSink) {
+        let failures = if failed { self.state(&waiter).map_or(0, |s| s.failures) + 1 } else { 0 };
         let (min, max) = (sink.policy.retry_min_ms, sink.policy.retry_max_ms);
         let wait = if failed { min.saturating_mul(1 << failures.min(20)).min(max) } else { 0 };
         let due = Due::At(Instant::now() + jittered(Duration::from_millis(wait)));
-        self.set(waiter, State { due, failures, tried });
+        self.set(waiter, due, failures);
     }
 
-    /// Up to where a waiter's effects were tried by this process.
-    pub fn tried(&self, waiter: &Waiter) -> i64 {
-        self.states.get(waiter).map_or(0, |s| s.tried)
-    }
-
+    /// Its effects were tried up to this rev.
     pub fn tried_to(&mut self, waiter: &Waiter, rev: i64) {
         if let Some(state) = self.states.get_mut(waiter) {
             state.tried = state.tried.max(rev);
@@ -125,18 +125,16 @@ impl Waiters {
     }
 
     pub fn park(&mut self, waiter: Waiter) {
-        let tried = self.states.get(&waiter).map_or(0, |s| s.tried);
-        self.set(waiter, State { due: Due::Parked, failures: 0, tried });
+        self.set(waiter, Due::Parked, 0);
     }
 
     pub fn is_draining(&self, waiter: &Waiter) -> bool {
-        self.states.get(waiter).is_some_and(|s| s.due == Due::Draining)
+        self.state(waiter).is_some_and(|s| s.due == Due::Draining)
     }
 
     /// An operator let it go.
     pub fn release(&mut self, waiter: Waiter) {
-        let tried = self.states.get(&waiter).map_or(0, |s| s.tried);
-        self.set(waiter, State { due: Due::At(Instant::now()), failures: 0, tried });
+        self.set(waiter, Due::At(Instant::now()), 0);
     }
 
     /// What is to be drained now, with the rev up to which each was tried.
@@ -157,7 +155,7 @@ impl Waiters {
         }
         let begin = |waiter: Waiter| {
             let state = self.states[&waiter];
-            self.set(waiter.clone(), State { due: Due::Draining, ..state });
+            self.set(waiter.clone(), Due::Draining, state.failures);
             (waiter, state.tried)
         };
         started.into_iter().map(begin).collect()
@@ -175,10 +173,18 @@ pub struct Drained {
     pub cause: Option<Cause>,
     /// Up to where it was tried.
     pub tried: i64,
-    /// These effects have no rows of their own.
-    is_overflow: bool,
     /// The breaker let nothing through.
     pub is_held: bool,
+}
+
+/// What is to be sent.
+#[derive(Debug, Default)]
+struct Read {
+    effects: Vec<Effect>,
+    /// They have no rows of their own.
+    is_overflow: bool,
+    /// Of the effects without rows, none up to this rev is owed.
+    overflow: Option<i64>,
 }
 
 /// Sends what one object has waiting for one sink, up to a bound, or to the first that is not taken.
@@ -195,18 +201,10 @@ pub struct Drain<'a> {
 
 impl Drain<'_> {
     pub async fn work(self, tried: i64) -> Result<Drained, GivenUp> {
-        let mut drained = Drained { tried, ..Drained::default() };
-        let mut backoff = Backoff::new(&self.settler.config);
-        let effects = loop {
-            match self.read(tried, &mut drained).await {
-                Ok(effects) => break effects,
-                Err(error) => {
-                    warn!(key = %self.key, %error, "waiting effects cannot be read, trying again");
-                    self.settler.metrics.store_errors.inc();
-                    backoff.wait(self.stop).await?;
-                }
-            }
-        };
+        let what = format!("waiting effects of {} cannot be read", self.key);
+        let Read { effects, is_overflow, overflow } =
+            self.settler.until_answered(&what, self.stop, || self.read(tried)).await?;
+        let mut drained = Drained { tried, overflow, ..Drained::default() };
         let effects = self.newest(effects, &mut drained);
         if effects.is_empty() {
             return Ok(drained);
@@ -230,28 +228,32 @@ impl Drain<'_> {
             }
             None => self.sink.gate.succeeded(pass),
         }
-        if drained.is_overflow {
+        if is_overflow {
             drained.overflow = std::mem::take(&mut drained.revs).into_iter().max();
         }
         Ok(drained)
     }
 
-    async fn read(&self, tried: i64, drained: &mut Drained) -> Result<Vec<Effect>, StoreError> {
+    async fn read(&self, tried: i64) -> Result<Read, StoreError> {
         let rows = self.settler.store.waiting_effects(self.bucket, self.key, &self.sink.name, 0, DRAIN_MAX).await?;
         if rows.is_empty() {
-            return self.read_overflow(drained).await;
+            return self.read_overflow().await;
         }
-        rows.into_iter().map(|row| self.effect(row, tried)).collect()
+        let effects = rows.into_iter().map(|row| self.effect(row, tried)).collect::<Result<_, _>>()?;
+        Ok(Read { effects, ..Read::default() })
     }
 
     /// Effects that have no row: their event rows say where their records are. Nothing says whether they were
     /// tried before.
-    async fn read_overflow(&self, drained: &mut Drained) -> Result<Vec<Effect>, StoreError> {
+    async fn read_overflow(&self) -> Result<Read, StoreError> {
         let query = ObjectQuery { key: self.key.clone(), event_rows: Vec::new() };
         let view = self.settler.store.read(self.bucket, &[query], Freshness::Quorum).await?.remove(0);
         let waiting = view.head.and_then(|mut head| head.waiting.0.remove(&self.sink.name));
-        let Some((from, to)) = waiting.and_then(|w| w.overflow) else { return Ok(Vec::new()) };
-        let rows = self.next_events(from, to, drained).await?;
+        let Some((from, to)) = waiting.and_then(|w| w.overflow) else { return Ok(Read::default()) };
+        let rows = self.next_events(from, to).await?;
+        if rows.is_empty() {
+            return Ok(Read { overflow: Some(to), ..Read::default() });
+        }
         let topic = self.log.identity().topic;
         let mut effects = Vec::with_capacity(rows.len());
         for row in rows {
@@ -271,29 +273,22 @@ impl Drain<'_> {
             let effect = self.settler.declarations.effect(key, record, row.outcome, row.rev, self.epoch);
             effects.push(Effect { resent: true, ..effect });
         }
-        Ok(effects)
+        Ok(Read { effects, is_overflow: true, overflow: None })
     }
 
-    /// Event rows whose effects this sink is owed, from `from` on; what lies between, and is not, is done with.
-    async fn next_events(&self, from: i64, to: i64, drained: &mut Drained) -> Result<Vec<EventRow>, StoreError> {
+    /// The first event rows, from `from` on, whose effects this sink is owed; none if it is owed no more.
+    async fn next_events(&self, from: i64, to: i64) -> Result<Vec<EventRow>, StoreError> {
         let mut next = from;
         loop {
             let mut rows = self.settler.store.events_from(self.bucket, self.key, next, DRAIN_MAX).await?;
             let last = rows.last().map(|row| row.rev);
             rows.retain(|row| row.rev <= to && self.sink.takes(row.outcome) && !Control::is_row(row));
-            match last.filter(|last| *last < to) {
-                Some(last) if rows.is_empty() => next = last + 1,
-                None if rows.is_empty() => {
-                    if next == from && last.is_none() {
-                        warn!(key = %self.key, sink = self.sink.name, from, to, "the event rows of waiting effects have expired: they are lost");
-                    }
-                    drained.overflow = Some(to);
-                    return Ok(rows);
-                }
-                _ => {
-                    drained.is_overflow = true;
-                    return Ok(rows);
-                }
+            if next == from && last.is_none() {
+                warn!(key = %self.key, sink = self.sink.name, from, to, "the event rows of waiting effects have expired: they are lost");
+            }
+            match last.filter(|last| rows.is_empty() && *last < to) {
+                Some(last) => next = last + 1,
+                None => return Ok(rows),
             }
         }
     }
@@ -344,13 +339,9 @@ impl Drain<'_> {
     /// A dead effect: committed, and refused by its sink.
     async fn bury(&self, record: &Record, reason: String) -> Result<(), GivenUp> {
         let letter = refused_letter(record, self.key, &self.sink.name, reason);
-        let mut backoff = Backoff::new(&self.settler.config);
         let _letters = self.settler.letters.lock().await;
-        while let Err(error) = self.settler.store.record(self.bucket, &[], std::slice::from_ref(&letter)).await {
-            warn!(%error, "a dead letter was not written, trying again");
-            self.settler.metrics.store_errors.inc();
-            backoff.wait(self.stop).await?;
-        }
+        let write = || self.settler.store.record(self.bucket, &[], std::slice::from_ref(&letter));
+        self.settler.until_answered("a dead letter was not written", self.stop, write).await?;
         self.settler.metrics.dead_effects.inc();
         Ok(())
     }

@@ -18,11 +18,13 @@ use uuid::Uuid;
 use crate::act::{Act, Waits, What};
 use crate::budget::Share;
 use crate::decide::Verdict;
-use crate::error::StoreError;
 use crate::log::{ForeignRecord, LogEntry};
-use crate::settle::{Backoff, Entry, GivenUp, Lane, Settler};
+use crate::settle::{Entry, GivenUp, Lane, Settler};
 use crate::sink::{Effect, idempotency_key};
 use crate::store::{Arrival, Freshness, GroupBounds, Letter, LetterKey, ObjectQuery};
+
+/// For the log: a question for what an operator's act is about has no answer yet.
+const ASKED: &str = "what an act is about cannot be read";
 
 pub fn entry_key(entry: &LogEntry) -> String {
     match &entry.record {
@@ -246,7 +248,8 @@ impl Place<'_> {
             }
             ControlAct::Discard { letter, record } => {
                 let of = LetterKey { key, row: letter };
-                let found = self.until_answered(stop, || self.settler.store.dead_letter(bucket, &of)).await?;
+                let found =
+                    self.settler.until_answered(ASKED, stop, || self.settler.store.dead_letter(bucket, &of)).await?;
                 let found = found.filter(|letter| letter.record.to_string() == record);
                 Decided { forget: found.map(|letter| Letter { of, dead_ms: letter.dead_ms }), ..nothing }
             }
@@ -273,10 +276,10 @@ impl Place<'_> {
         stop: &CancellationToken,
     ) -> Result<Option<(Act, Letter)>, GivenUp> {
         let Some(sink) = self.sink(sink) else { return Ok(None) };
-        let letter = self.until_answered(stop, || self.settler.store.dead_letter(bucket, &of)).await?;
+        let letter = self.settler.until_answered(ASKED, stop, || self.settler.store.dead_letter(bucket, &of)).await?;
         let queries = [ObjectQuery { key: of.key.clone(), event_rows: vec![event_row.clone()] }];
         let read = || self.settler.store.read(bucket, &queries, Freshness::Quorum);
-        let view = self.until_answered(stop, read).await?.remove(0);
+        let view = self.settler.until_answered(ASKED, stop, read).await?.remove(0);
         let (Some(letter), Some(row)) = (letter, view.rows.get(&event_row)) else {
             warn!(key = %of.key, event_row, "a dead effect is gone, or its event row has expired");
             return Ok(None);
@@ -289,24 +292,6 @@ impl Place<'_> {
         let effect = Box::new(Waits { effect: Effect { resent: true, ..effect }, attempted: true });
         let act = Act { key: Arc::new(of.key.clone()), sink, what: What::Redrive { effect } };
         Ok(Some((act, Letter { of, dead_ms: letter.dead_ms })))
-    }
-
-    async fn until_answered<T, F: Future<Output = Result<T, StoreError>>>(
-        &self,
-        stop: &CancellationToken,
-        mut ask: impl FnMut() -> F,
-    ) -> Result<T, GivenUp> {
-        let mut backoff = Backoff::new(&self.settler.config);
-        loop {
-            match ask().await {
-                Ok(answer) => return Ok(answer),
-                Err(error) => {
-                    warn!(%error, "what an act is about cannot be read, trying again");
-                    self.settler.metrics.store_errors.inc();
-                    backoff.wait(stop).await?;
-                }
-            }
-        }
     }
 
     fn arrival(&self, key: &ObjectKey, record: &Record, verdict: &Verdict, position: String) -> Option<Arrival> {

@@ -38,8 +38,16 @@ pub trait Inspect: Send + Sync + 'static {
     /// Dead letters, of one tenant or source where given.
     async fn dead(&self, tenant: Option<&str>, source: Option<&str>) -> Result<Vec<DeadLetter>, StoreError>;
 
-    /// Which objects wait for which sinks; of one tenant or source where given.
-    async fn waiting_sinks(&self, tenant: Option<&str>, source: Option<&str>) -> Result<Vec<WaitingSink>, StoreError>;
+    /// Which objects wait for which sinks, in no order.
+    async fn all_waiting(&self) -> Result<Vec<WaitingSink>, StoreError>;
+
+    /// Which objects wait for which sinks, since longest first; of one tenant or source where given.
+    async fn waiting_sinks(&self, tenant: Option<&str>, source: Option<&str>) -> Result<Vec<WaitingSink>, StoreError> {
+        let mut waiting = self.all_waiting().await?;
+        waiting.retain(|w| tenant.is_none_or(|t| w.key.tenant == t) && source.is_none_or(|s| w.key.source == s));
+        waiting.sort_by(|a, b| (a.since_ms, &a.key, &a.sink).cmp(&(b.since_ms, &b.key, &b.sink)));
+        Ok(waiting)
+    }
 
     /// The first effects that an object has waiting for a sink.
     async fn first_waiting(&self, key: &ObjectKey, sink: &str, max: usize) -> Result<Vec<WaitingEffect>, StoreError>;
@@ -73,6 +81,9 @@ pub trait InspectLog: Send + Sync + 'static {
     fn identity(&self) -> LogIdentity;
 
     async fn extents(&self) -> Result<Vec<Extent>, LogError>;
+
+    /// How many partitions there are; at least one.
+    async fn partitions(&self) -> Result<u32, LogError>;
 
     /// Entries at `from` and behind it, at most `max`; none if there are none now.
     async fn entries(&self, partition: i32, from: i64, max: usize) -> Result<Vec<RawEntry>, LogError>;

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::act::Waits;
 use crate::drain::Waiter;
 use crate::sink::{Effect, Emitted, Fault, NamedSink};
 
@@ -22,16 +21,8 @@ pub struct Pending {
     pub effect: Effect,
 }
 
-#[derive(Debug, Default)]
-pub struct Lane {
-    /// What came while a send, or an act, was under way.
-    pub next: Vec<Pending>,
-    /// Its effects go to the store, not to the sink.
-    pub is_deferring: bool,
-}
-
-#[derive(Debug, Default)]
-pub struct Lanes(pub HashMap<Waiter, Lane>);
+/// By object and sink, what came while a send, or an act, was under way.
+pub type Lanes = HashMap<Waiter, Vec<Pending>>;
 
 /// What one send of a lane came to.
 pub struct Sent {
@@ -41,14 +32,6 @@ pub struct Sent {
     pub fault: Option<Fault>,
     /// So many of those that were not taken, from the first on, may have been sent.
     pub attempted: usize,
-}
-
-impl Sent {
-    /// What is left, as it will wait.
-    pub fn left(effects: &[Pending], attempted: usize) -> Vec<Waits> {
-        let waits = |(i, p): (usize, &Pending)| Waits { effect: p.effect.clone(), attempted: i < attempted };
-        effects.iter().enumerate().map(waits).collect()
-    }
 }
 
 /// Sends a lane's effects in order, up to the first that is not taken, or that takes too long.

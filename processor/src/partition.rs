@@ -30,7 +30,7 @@ use crate::group::{self, Decided, Place, entry_key};
 use crate::lane::{Lanes, Pending, Sent, Ticket};
 use crate::log::{Floors, Log, LogEntry, position};
 use crate::metrics::{OutcomeLabels, PartitionLabels};
-use crate::settle::{Backoff, GivenUp, Settler};
+use crate::settle::{GivenUp, Settler};
 use crate::sink::NamedSink;
 use crate::store::{Arrival, Letter};
 use crate::watermark::Watermark;
@@ -113,7 +113,7 @@ struct Open {
 /// What has ended.
 enum Done {
     Group { bucket: u32, result: Result<Vec<Decided>, GivenUp> },
-    Acts { bucket: u32, acts: Vec<(Act, Option<Ticket>)>, result: Result<Vec<Standing>, GivenUp> },
+    Acts { bucket: u32, acts: Vec<Act>, tickets: Vec<Option<Ticket>>, result: Result<Vec<Standing>, GivenUp> },
     Lane(Sent),
     Drain { waiter: Waiter, result: Result<Drained, GivenUp> },
     Recorded { bucket: u32, records: Vec<Open>, result: Result<(), GivenUp> },
@@ -248,7 +248,8 @@ impl Partition {
     fn start_acts(&mut self, number: u32, permit: Option<OwnedSemaphorePermit>) {
         let bounds = self.shared.settler.store.group_bounds();
         let bucket = self.buckets.get_mut(&number).expect("a ready bucket is there");
-        let acts = gather_acts(&mut bucket.acts, bounds.events, bounds.bytes);
+        let (acts, tickets): (Vec<_>, Vec<_>) =
+            gather_acts(&mut bucket.acts, bounds.events, bounds.bytes).into_iter().unzip();
         if acts.is_empty() {
             bucket.is_busy = false;
             return self.wake(number);
@@ -256,10 +257,9 @@ impl Partition {
         let (shared, stop) = (self.shared.clone(), self.give_up.clone());
         self.work.push(Box::pin(async move {
             let acting = Acting { settler: &shared.settler, writer: shared.writer };
-            let all: Vec<Act> = acts.iter().map(|(act, _)| act.clone()).collect();
-            let result = acting.work(number, &all, &stop).await;
+            let result = acting.work(number, &acts, &stop).await;
             drop(permit);
-            Done::Acts { bucket: number, acts, result }
+            Done::Acts { bucket: number, acts, tickets, result }
         }));
     }
 
@@ -270,12 +270,10 @@ impl Partition {
                 result.into_iter().flatten().for_each(|decided| self.on_decided(bucket, decided));
                 self.record(bucket);
             }
-            Done::Acts { bucket, acts, result } => {
+            Done::Acts { bucket, acts, tickets, result } => {
                 self.idle(bucket);
-                if let Ok(standings) = result {
-                    acts.into_iter()
-                        .zip(standings)
-                        .for_each(|((act, ticket), standing)| self.on_act(act, ticket, standing));
+                for ((act, ticket), standing) in acts.into_iter().zip(tickets).zip(result.into_iter().flatten()) {
+                    self.on_act(act, ticket, standing);
                 }
                 self.record(bucket);
             }
@@ -436,13 +434,8 @@ async fn record(shared: &Shared, bucket: u32, records: &mut [Open], stop: &Cance
         }
         Ok::<_, StoreError>(())
     };
-    let mut backoff = Backoff::new(&shared.settler.config);
-    while let Err(error) = write().await {
-        warn!(bucket, %error, "arrivals not recorded, trying again");
-        shared.settler.metrics.store_errors.inc();
-        backoff.wait(stop).await?;
-    }
-    Ok(())
+    let what = format!("arrivals of bucket {bucket} are not recorded");
+    shared.settler.until_answered(&what, stop, write).await
 }
 
 fn count(shared: &Shared, arrival: &Arrival) {

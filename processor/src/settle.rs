@@ -122,6 +122,26 @@ impl Settler {
         }
     }
 
+    /// Asks the store until it answers. `what`: for the log, what is not done yet.
+    pub async fn until_answered<T, F: Future<Output = Result<T, StoreError>>>(
+        &self,
+        what: &str,
+        stop: &CancellationToken,
+        mut ask: impl FnMut() -> F,
+    ) -> Result<T, GivenUp> {
+        let mut backoff = Backoff::new(&self.config);
+        loop {
+            match ask().await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => {
+                    warn!(%error, "{what}, trying again");
+                    self.metrics.store_errors.inc();
+                    backoff.wait(stop).await?;
+                }
+            }
+        }
+    }
+
     async fn settle_one_by_one(
         &self,
         bucket: u32,

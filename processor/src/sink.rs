@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use seriatim_schemas::declaration::Mode;
@@ -47,10 +46,6 @@ impl Effect {
     /// `tenant/source/object/event row`, parts percent-encoded: one per effect, the same for each resend.
     pub fn idempotency_key(&self) -> String {
         idempotency_key(&self.key, &self.record.event_row())
-    }
-
-    pub fn recorded(&self) -> Timestamp {
-        self.record.recorded
     }
 
     pub fn value(&self) -> &Bytes {

@@ -5,6 +5,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::problem::Problem;
 
+/// What every producer of ours is set to: nothing acknowledged is lost, nothing doubled by the client, and a key has
+/// one partition, that of Java clients.
+pub const PRODUCER: [(&str, &str); 5] = [
+    ("enable.idempotence", "true"),
+    ("acks", "all"),
+    ("partitioner", "murmur2_random"),
+    ("linger.ms", "1"),
+    ("compression.type", "lz4"),
+];
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct KafkaConfig {

@@ -8,7 +8,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord, Producer};
 use rdkafka::{ClientConfig, producer::future_producer::OwnedDeliveryResult};
-use seriatim_schemas::kafka::KafkaConfig;
+use seriatim_schemas::kafka::{KafkaConfig, PRODUCER};
 use seriatim_schemas::record::{Record, encode};
 
 use super::{Append, AppendError};
@@ -22,16 +22,13 @@ pub struct KafkaLog {
 impl KafkaLog {
     /// `deadline_ms` is the edge's: what is not delivered by then is given up before the edge answers 503.
     pub fn new(config: &KafkaConfig, deadline_ms: u64) -> Result<Self, AppendError> {
-        let producer = ClientConfig::new()
+        let mut settings = ClientConfig::new();
+        settings.extend(PRODUCER.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        let producer = settings
             .set("bootstrap.servers", &config.brokers)
             .set("client.id", "seriatim-ingest")
-            .set("enable.idempotence", "true")
-            .set("acks", "all")
-            .set("partitioner", "murmur2_random")
             .set("message.timeout.ms", (deadline_ms * 9 / 10).to_string())
             .set("message.max.bytes", RECORD_BYTES_MAX.to_string())
-            .set("linger.ms", "1")
-            .set("compression.type", "lz4")
             .set("queue.buffering.max.messages", "1000000")
             .create()
             .map_err(|e: KafkaError| AppendError::Unavailable(e.to_string()))?;

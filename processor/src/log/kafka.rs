@@ -30,6 +30,7 @@ use crate::budget::Budget;
 use crate::error::LogError;
 
 pub use migrate::migrate;
+pub(crate) use migrate::{MESSAGE_BYTES_MAX, create_topic};
 
 /// How long one poll waits for a message.
 const POLL: Duration = Duration::from_millis(50);
@@ -94,7 +95,7 @@ impl KafkaLog {
     }
 }
 
-fn unavailable(error: &KafkaError) -> LogError {
+pub(crate) fn unavailable(error: &KafkaError) -> LogError {
     LogError::Unavailable(error.to_string())
 }
 

@@ -71,6 +71,10 @@ impl InspectLog for MemoryLog {
         Ok((0..self.partitions as i32).map(|partition| Extent { partition, first: 0, next }).collect())
     }
 
+    async fn partitions(&self) -> Result<u32, LogError> {
+        Ok(self.partitions)
+    }
+
     async fn entries(&self, _partition: i32, from: i64, max: usize) -> Result<Vec<RawEntry>, LogError> {
         let records = (self.read)(usize::try_from(from).unwrap_or(0), max);
         let entry = |(record, offset): (Record, i64)| RawEntry {

@@ -151,6 +151,10 @@ impl InspectLog for SqliteLog {
         Ok(vec![extent])
     }
 
+    async fn partitions(&self) -> Result<u32, LogError> {
+        Ok(1)
+    }
+
     async fn entries(&self, _partition: i32, from: i64, max: usize) -> Result<Vec<RawEntry>, LogError> {
         let rows = read_rows(&connect(&self.path)?, from, max).map_err(unavailable)?;
         let entry = |(offset, key, headers, value): Row| {

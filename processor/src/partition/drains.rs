@@ -6,14 +6,13 @@ use std::time::Duration;
 use futures::StreamExt;
 use seriatim_schemas::key::bucket_of;
 use seriatim_schemas::row::WaitingSink;
-use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use super::{Done, Partition, Shared};
 use crate::act::{Act, Cause, What};
 use crate::drain::{Drain, Drained, Waiter};
 use crate::error::StoreError;
-use crate::settle::{Backoff, GivenUp};
+use crate::settle::GivenUp;
 
 /// Drains of one sink and partition at once.
 const DRAINS_MAX: usize = 64;
@@ -22,7 +21,11 @@ impl Partition {
     /// Reads which objects of this partition wait.
     pub(super) fn find_waiting(&mut self) {
         let (shared, id, stop) = (self.shared.clone(), self.id, self.give_up.clone());
-        self.work.push(Box::pin(async move { Done::Waiting(waiting(&shared, id, &stop).await) }));
+        self.work.push(Box::pin(async move {
+            let ask = || waiting(&shared, id as u32);
+            let found = shared.settler.until_answered("what waits cannot be read", &stop, ask).await;
+            Done::Waiting(found.unwrap_or_default())
+        }));
     }
 
     pub(super) fn on_waiting(&mut self, waiting: WaitingSink) {
@@ -61,7 +64,7 @@ impl Partition {
     }
 
     pub(super) fn on_drained(&mut self, waiter: Waiter, result: Result<Drained, GivenUp>) {
-        let Ok(Drained { revs, overflow, cause, tried, is_held, .. }) = result else { return };
+        let Ok(Drained { revs, overflow, cause, tried, is_held }) = result else { return };
         let sink = self.shared.sinks()[waiter.1].clone();
         let parks = cause.as_ref().is_some_and(|cause| cause.parks);
         self.waiters.tried_to(&waiter, tried);
@@ -71,38 +74,16 @@ impl Partition {
                 debug!(sink = sink.name, object = %waiter.0, reason, "waiting effects were not taken");
                 self.shared.settler.metrics.sink_errors.inc();
             }
-            return self.waiters.again(waiter, tried, cause.is_some(), &sink);
+            return self.waiters.again(waiter, cause.is_some(), &sink);
         }
         let (key, sink) = waiter;
         self.act(Act { key, sink, what: What::Drained { revs, overflow, cause } });
     }
 }
 
-/// What waits in the buckets of a partition. A store that is away is asked again.
-async fn waiting(shared: &Shared, id: i32, stop: &CancellationToken) -> Vec<WaitingSink> {
-    let mut backoff = Backoff::new(&shared.settler.config);
-    loop {
-        let partitions = match shared.log.extents().await {
-            Ok(extents) => extents.len().max(1) as u32,
-            Err(error) => {
-                warn!(partition = id, %error, "the partitions cannot be counted, trying again");
-                if backoff.wait(stop).await.is_err() {
-                    return Vec::new();
-                }
-                continue;
-            }
-        };
-        match waiting_in(shared, id as u32, partitions).await {
-            Ok(found) => return found,
-            Err(error) => warn!(partition = id, %error, "what waits cannot be read, trying again"),
-        }
-        if backoff.wait(stop).await.is_err() {
-            return Vec::new();
-        }
-    }
-}
-
-async fn waiting_in(shared: &Shared, id: u32, partitions: u32) -> Result<Vec<WaitingSink>, StoreError> {
+/// What waits in the buckets of a partition.
+async fn waiting(shared: &Shared, id: u32) -> Result<Vec<WaitingSink>, StoreError> {
+    let partitions = shared.log.partitions().await.map_err(|e| StoreError::Unavailable(e.to_string()))?;
     const READS: usize = 16;
     let buckets = shared.settler.store.buckets();
     // A bucket and a partition are one hash, so where one count divides the other a bucket lies within a partition.

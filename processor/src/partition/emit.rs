@@ -9,7 +9,7 @@ use tracing::warn;
 use super::{Done, Partition};
 use crate::act::{Act, Standing, Waits, What};
 use crate::drain::{Waiter, refused_letter};
-use crate::lane::{self, Lane, Pending, Sent, Ticket};
+use crate::lane::{self, Pending, Sent, Ticket};
 use crate::sink::{Effect, Fault, NamedSink};
 
 impl Partition {
@@ -19,8 +19,8 @@ impl Partition {
         sink.add_pending(pending.effect.value().len());
         let waiter: Waiter = (pending.effect.key.clone(), index);
         let must_wait = waiting.has(&sink.name) || self.waiters.has(&waiter);
-        if let Some(lane) = self.lanes.0.get_mut(&waiter) {
-            lane.next.push(pending);
+        if let Some(lane) = self.lanes.get_mut(&waiter) {
+            lane.push(pending);
             return;
         }
         let is_full = sink.pending() > self.shared.settler.config.budget_bytes / 4;
@@ -30,17 +30,17 @@ impl Partition {
             (_, _, true) => Some("the sink is behind"),
             _ => None,
         };
-        self.lanes.0.insert(waiter.clone(), Lane { next: vec![pending], is_deferring: reason.is_some() });
+        self.lanes.insert(waiter.clone(), vec![pending]);
         match reason {
-            Some(reason) => self.defer_lane(waiter, Vec::new(), reason.to_owned(), false),
+            Some(reason) => self.defer_lane(waiter, 0, reason.to_owned(), false),
             None => self.send_lane(waiter),
         }
     }
 
     pub(super) fn send_lane(&mut self, waiter: Waiter) {
         let sink = self.shared.sinks()[waiter.1].clone();
-        let lane = self.lanes.0.get_mut(&waiter).expect("a lane is sent while it is there");
-        let effects = std::mem::take(&mut lane.next);
+        let lane = self.lanes.get_mut(&waiter).expect("a lane is sent while it is there");
+        let effects = std::mem::take(lane);
         let hasten = self.hasten.clone();
         self.work.push(Box::pin(async move { Done::Lane(lane::send(sink, waiter, effects, hasten).await) }));
     }
@@ -73,10 +73,10 @@ impl Partition {
 
     /// A lane sends on, or is over.
     pub(super) fn go_on(&mut self, waiter: Waiter, left: Vec<Pending>) {
-        let lane = self.lanes.0.get_mut(&waiter).expect("a lane that was sent is there");
-        lane.next.splice(0..0, left);
-        if lane.next.is_empty() {
-            self.lanes.0.remove(&waiter);
+        let lane = self.lanes.get_mut(&waiter).expect("a lane that was sent is there");
+        lane.splice(0..0, left);
+        if lane.is_empty() {
+            self.lanes.remove(&waiter);
         } else {
             self.send_lane(waiter);
         }
@@ -96,18 +96,15 @@ impl Partition {
 
     /// What a lane has left goes to the store, and all that comes meanwhile behind it.
     pub(super) fn keep(&mut self, waiter: Waiter, left: Vec<Pending>, attempted: usize, cause: String, parks: bool) {
-        let waits = Sent::left(&left, attempted);
-        let lane = self.lanes.0.get_mut(&waiter).expect("a lane that was sent is there");
-        lane.is_deferring = true;
-        lane.next.splice(0..0, left);
-        self.defer_lane(waiter, waits, cause, parks);
+        let lane = self.lanes.get_mut(&waiter).expect("a lane that was sent is there");
+        lane.splice(0..0, left);
+        self.defer_lane(waiter, attempted, cause, parks);
     }
 
-    /// `first`: what is known of the first effects of the lane; the others were not tried.
-    pub(super) fn defer_lane(&mut self, waiter: Waiter, first: Vec<Waits>, cause: String, parks: bool) {
-        let lane = &self.lanes.0[&waiter];
-        let mut effects = first;
-        effects.extend(Sent::left(&lane.next[effects.len()..], 0));
+    /// `attempted`: so many, from the first on, may have been sent.
+    pub(super) fn defer_lane(&mut self, waiter: Waiter, attempted: usize, cause: String, parks: bool) {
+        let waits = |(i, p): (usize, &Pending)| Waits { effect: p.effect.clone(), attempted: i < attempted };
+        let effects = self.lanes[&waiter].iter().enumerate().map(waits).collect();
         let (key, sink) = waiter;
         self.act(Act { key, sink, what: What::Defer { effects, cause, parks } });
     }
@@ -137,21 +134,20 @@ impl Partition {
                     Standing::Parked => self.waiters.park(waiter.clone()),
                     _ => self.waiters.add(waiter.clone(), false, delay),
                 }
-                let lane = self.lanes.0.get_mut(&waiter).expect("a lane is there while it defers");
-                let kept: Vec<_> = lane.next.drain(..effects.len()).collect();
+                let lane = self.lanes.get_mut(&waiter).expect("a lane is there while it defers");
+                let kept: Vec<_> = lane.drain(..effects.len()).collect();
                 kept.into_iter().for_each(|pending| self.got_out(&sink, pending));
-                if self.lanes.0[&waiter].next.is_empty() {
-                    self.lanes.0.remove(&waiter);
+                if self.lanes[&waiter].is_empty() {
+                    self.lanes.remove(&waiter);
                 } else {
-                    self.defer_lane(waiter, Vec::new(), "earlier effects of the object wait".to_owned(), false);
+                    self.defer_lane(waiter, 0, "earlier effects of the object wait".to_owned(), false);
                 }
             }
             What::Drained { cause, .. } => match standing {
                 Standing::Clear => self.waiters.remove(&waiter),
                 Standing::Parked => self.waiters.park(waiter),
                 Standing::Waits => {
-                    let tried = self.waiters.tried(&waiter);
-                    self.waiters.again(waiter, tried, cause.is_some(), &sink);
+                    self.waiters.again(waiter, cause.is_some(), &sink);
                     self.start_drains();
                 }
             },

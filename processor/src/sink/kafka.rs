@@ -5,21 +5,19 @@ use std::sync::Mutex;
 
 use async_trait::async_trait;
 use rdkafka::ClientConfig;
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::admin::{AdminClient, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord, Producer};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use seriatim_schemas::kafka::KafkaConfig;
+use seriatim_schemas::kafka::{KafkaConfig, PRODUCER};
 use seriatim_schemas::record::encode;
 
 use super::{Effect, Emitted, Fault, Sink};
 use crate::error::LogError;
-
-/// Largest message, with room for what is around the largest record.
-const MESSAGE_BYTES_MAX: usize = 1024 * 1024 + 64 * 1024;
+use crate::log::kafka::{MESSAGE_BYTES_MAX, create_topic, unavailable};
 
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -45,16 +43,12 @@ impl CleanTopic {
     /// `brokers`: those of the log. `timeout_ms`: how long a message is tried.
     pub fn new(config: &CleanTopicConfig, brokers: &str, timeout_ms: u64) -> Result<Self, LogError> {
         let mut settings = ClientConfig::new();
+        settings.extend(PRODUCER.map(|(name, value)| (name.to_owned(), value.to_owned())));
         settings
             .set("bootstrap.servers", config.brokers.as_deref().unwrap_or(brokers))
             .set("client.id", "seriatim-sink")
-            .set("enable.idempotence", "true")
-            .set("acks", "all")
-            .set("partitioner", "murmur2_random")
             .set("message.timeout.ms", (timeout_ms * 9 / 10).max(1).to_string())
-            .set("message.max.bytes", MESSAGE_BYTES_MAX.to_string())
-            .set("linger.ms", "1")
-            .set("compression.type", "lz4");
+            .set("message.max.bytes", MESSAGE_BYTES_MAX.to_string());
         let producer = Mutex::new(settings.create().map_err(|e| unavailable(&e))?);
         Ok(Self { settings, producer, topic: config.topic.clone(), compact: config.compact })
     }
@@ -82,10 +76,6 @@ impl CleanTopic {
             *self.producer.lock().expect("nothing panics while it holds this lock") = fresh;
         }
     }
-}
-
-fn unavailable(error: &KafkaError) -> LogError {
-    LogError::Unavailable(error.to_string())
 }
 
 /// The event's CloudEvents headers as they are in the log, and what the effect adds.
@@ -144,12 +134,6 @@ pub async fn migrate(config: &CleanTopicConfig, log: &KafkaConfig, dry_run: bool
         .set("cleanup.policy", policy)
         .set("min.insync.replicas", &insync)
         .set("max.message.bytes", &bytes);
-    let results = admin.create_topics([&new], &AdminOptions::new()).await.map_err(|e| unavailable(&e))?;
-    for result in results {
-        match result {
-            Ok(_) | Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => {}
-            Err((topic, code)) => return Err(LogError::Refused(format!("topic {topic} was not made: {code}"))),
-        }
-    }
+    create_topic(&admin, new).await?;
     Ok(format!("topic {topic}: good"))
 }

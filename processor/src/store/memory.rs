@@ -246,11 +246,8 @@ impl Inspect for MemoryStore {
         Ok(tables.dead.values().filter(is_it).cloned().collect())
     }
 
-    async fn waiting_sinks(&self, tenant: Option<&str>, source: Option<&str>) -> Result<Vec<WaitingSink>, StoreError> {
-        let mut waiting: Vec<_> = self.tables().waiting.values().cloned().collect();
-        waiting.retain(|w| tenant.is_none_or(|t| w.key.tenant == t) && source.is_none_or(|s| w.key.source == s));
-        waiting.sort_by(|a, b| (a.since_ms, &a.key, &a.sink).cmp(&(b.since_ms, &b.key, &b.sink)));
-        Ok(waiting)
+    async fn all_waiting(&self) -> Result<Vec<WaitingSink>, StoreError> {
+        Ok(self.tables().waiting.values().cloned().collect())
     }
 
     async fn first_waiting(&self, key: &ObjectKey, sink: &str, max: usize) -> Result<Vec<WaitingEffect>, StoreError> {

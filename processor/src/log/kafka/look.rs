@@ -30,18 +30,22 @@ pub fn cluster_id(config: &KafkaConfig) -> Result<String, LogError> {
     id.ok_or_else(|| LogError::Unavailable(format!("no broker at {} answers", config.brokers)))
 }
 
-fn extents(config: &KafkaConfig) -> Result<Vec<Extent>, LogError> {
-    let (topic, consumer) = (config.topic(), consumer(config)?);
-    let metadata = consumer.fetch_metadata(Some(&topic), ANSWER).map_err(|e| unavailable(&e))?;
+fn partitions(consumer: &BaseConsumer, topic: &str) -> Result<Vec<i32>, LogError> {
+    let metadata = consumer.fetch_metadata(Some(topic), ANSWER).map_err(|e| unavailable(&e))?;
     let partitions: Vec<i32> = metadata.topics().iter().flat_map(|t| t.partitions().iter().map(|p| p.id())).collect();
     if partitions.is_empty() {
         return Err(LogError::Refused(format!("topic {topic} is missing: run `seriatim migrate`")));
     }
+    Ok(partitions)
+}
+
+fn extents(config: &KafkaConfig) -> Result<Vec<Extent>, LogError> {
+    let (topic, consumer) = (config.topic(), consumer(config)?);
     let extent = |partition| {
         let (first, next) = consumer.fetch_watermarks(&topic, partition, ANSWER).map_err(|e| unavailable(&e))?;
         Ok(Extent { partition, first, next })
     };
-    partitions.into_iter().map(extent).collect()
+    partitions(&consumer, &topic)?.into_iter().map(extent).collect()
 }
 
 fn entries(config: &KafkaConfig, partition: i32, from: i64, max: usize) -> Result<Vec<RawEntry>, LogError> {
@@ -102,6 +106,11 @@ impl InspectLog for KafkaLog {
     async fn extents(&self) -> Result<Vec<Extent>, LogError> {
         let config = self.config.clone();
         blocking(move || extents(&config)).await
+    }
+
+    async fn partitions(&self) -> Result<u32, LogError> {
+        let config = self.config.clone();
+        blocking(move || Ok(partitions(&consumer(&config)?, &config.topic())?.len() as u32)).await
     }
 
     async fn entries(&self, partition: i32, from: i64, max: usize) -> Result<Vec<RawEntry>, LogError> {

@@ -6,13 +6,14 @@ use std::collections::HashMap;
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, ResourceSpecifier, TopicReplication};
 use rdkafka::client::DefaultClientContext;
+use rdkafka::error::RDKafkaErrorCode;
 use seriatim_schemas::kafka::KafkaConfig;
 
 use super::{ANSWER, unavailable};
 use crate::error::LogError;
 
 /// Largest record, as the edge bounds it, with room for Kafka's own framing.
-const MESSAGE_BYTES_MAX: i64 = 1024 * 1024 + 64 * 1024;
+pub(crate) const MESSAGE_BYTES_MAX: i64 = 1024 * 1024 + 64 * 1024;
 
 /// What was done, or, with `dry_run`, would be; one line each.
 pub async fn migrate(config: &KafkaConfig, dry_run: bool) -> Result<Vec<String>, LogError> {
@@ -53,14 +54,25 @@ async fn create(
         .set("min.insync.replicas", &insync)
         .set("unclean.leader.election.enable", "false")
         .set("max.message.bytes", &bytes);
-    let results = admin
-        .create_topics([&new], &AdminOptions::new().operation_timeout(Some(ANSWER)))
-        .await
-        .map_err(|e| unavailable(&e))?;
-    for result in results {
-        result.map_err(|(topic, code)| LogError::Refused(format!("topic {topic} was not made: {code}")))?;
+    if !create_topic(admin, new).await? {
+        // Whoever made it may have made another one than we would have.
+        return Err(LogError::Refused(format!("topic {topic} was made meanwhile: run this again, to check it")));
     }
     Ok(vec![format!("topic {topic}: made with {partitions} partitions, {copies} copies")])
+}
+
+/// Makes a topic. False: it was there.
+pub(crate) async fn create_topic(
+    admin: &AdminClient<DefaultClientContext>,
+    new: NewTopic<'_>,
+) -> Result<bool, LogError> {
+    let options = AdminOptions::new().operation_timeout(Some(ANSWER));
+    let mut results = admin.create_topics([&new], &options).await.map_err(|e| unavailable(&e))?;
+    match results.pop() {
+        Some(Err((_, RDKafkaErrorCode::TopicAlreadyExists))) => Ok(false),
+        Some(Err((topic, code))) => Err(LogError::Refused(format!("topic {topic} was not made: {code}"))),
+        Some(Ok(_)) | None => Ok(true),
+    }
 }
 
 async fn settings(admin: &AdminClient<DefaultClientContext>, topic: &str) -> Result<HashMap<String, String>, LogError> {

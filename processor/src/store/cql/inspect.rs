@@ -97,13 +97,10 @@ impl Inspect for CqlStore {
         Ok(letters)
     }
 
-    async fn waiting_sinks(&self, tenant: Option<&str>, source: Option<&str>) -> Result<Vec<WaitingSink>, StoreError> {
+    async fn all_waiting(&self) -> Result<Vec<WaitingSink>, StoreError> {
         let ask = (0..self.buckets).map(|bucket| self.waiting(bucket));
         let found: Vec<Vec<_>> = futures::stream::iter(ask).buffer_unordered(BUCKETS_AT_ONCE).try_collect().await?;
-        let mut waiting: Vec<_> = found.into_iter().flatten().collect();
-        waiting.retain(|w| tenant.is_none_or(|t| w.key.tenant == t) && source.is_none_or(|s| w.key.source == s));
-        waiting.sort_by(|a, b| (a.since_ms, &a.key, &a.sink).cmp(&(b.since_ms, &b.key, &b.sink)));
-        Ok(waiting)
+        Ok(found.into_iter().flatten().collect())
     }
 
     async fn first_waiting(&self, key: &ObjectKey, sink: &str, max: usize) -> Result<Vec<WaitingEffect>, StoreError> {

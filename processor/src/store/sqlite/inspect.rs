@@ -68,11 +68,8 @@ impl Inspect for SqliteStore {
         .await
     }
 
-    async fn waiting_sinks(&self, tenant: Option<&str>, source: Option<&str>) -> Result<Vec<WaitingSink>, StoreError> {
-        let mut waiting = self.waiting(0).await?;
-        waiting.retain(|w| tenant.is_none_or(|t| w.key.tenant == t) && source.is_none_or(|s| w.key.source == s));
-        waiting.sort_by(|a, b| (a.since_ms, &a.key, &a.sink).cmp(&(b.since_ms, &b.key, &b.sink)));
-        Ok(waiting)
+    async fn all_waiting(&self) -> Result<Vec<WaitingSink>, StoreError> {
+        self.waiting(0).await
     }
 
     async fn first_waiting(&self, key: &ObjectKey, sink: &str, max: usize) -> Result<Vec<WaitingEffect>, StoreError> {
