@@ -1,4 +1,5 @@
-//! How to read a log and commit how far it was read. The other half, append, is the edge's.
+//! How to read a log and commit how far it was read. The other half is the edge's; but fetched documents and acts
+//! that come of time are records too, so a processor has a small append of its own.
 
 #[cfg(feature = "kafka")]
 pub mod kafka;
@@ -93,6 +94,9 @@ pub trait Log: InspectLog {
 
     /// Tells the log how far a partition is done: a courtesy to tools, the floor in the store is what counts.
     async fn commit(&self, partition: i32, next_offset: i64) -> Result<(), LogError>;
+
+    /// Appends a record of ours. Once this is `Ok` the record is durable; on an error it may be all the same.
+    async fn append(&self, record: Record) -> Result<(), LogError>;
 
     /// Stops reading; partitions still owned are revoked first.
     async fn stop(&self);

@@ -3,6 +3,7 @@
 //! Where a partition starts is the store's word (the floor), never the group's offset: state and floor are of
 //! one piece. A committed offset above the floor proves that the store was rolled back, and is refused.
 
+mod append;
 mod look;
 mod migrate;
 
@@ -19,7 +20,7 @@ use rdkafka::message::{BorrowedMessage, Headers};
 use rdkafka::types::RDKafkaRespErr;
 use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
 use seriatim_schemas::kafka::KafkaConfig;
-use seriatim_schemas::record::{Header, decode};
+use seriatim_schemas::record::{Header, Record, decode};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -29,6 +30,7 @@ use super::{Floors, ForeignRecord, Log, LogEntry, LogEvent, LogIdentity};
 use crate::budget::Budget;
 use crate::error::LogError;
 
+use append::Appender;
 pub use migrate::migrate;
 pub(crate) use migrate::{MESSAGE_BYTES_MAX, create_topic};
 
@@ -53,6 +55,7 @@ pub struct KafkaLog {
     group: String,
     identity: LogIdentity,
     consumer: Mutex<Option<Arc<BaseConsumer<Membership>>>>,
+    appender: Appender,
     stop: CancellationToken,
     stopped: CancellationToken,
 }
@@ -69,6 +72,7 @@ impl KafkaLog {
             group: format!("seriatim.{generation}"),
             identity: LogIdentity { topic, topic_id: cluster },
             consumer: Mutex::new(None),
+            appender: Appender::new(config),
             stop: CancellationToken::new(),
             stopped: CancellationToken::new(),
         })
@@ -337,6 +341,10 @@ impl Log for KafkaLog {
         let commit = move || consumer.commit(&offsets, CommitMode::Async);
         let committed = tokio::task::spawn_blocking(commit).await.map_err(|e| LogError::Unavailable(e.to_string()))?;
         committed.map_err(|e| unavailable(&e))
+    }
+
+    async fn append(&self, record: Record) -> Result<(), LogError> {
+        self.appender.append(&record).await.map_err(|e| unavailable(&e))
     }
 
     async fn stop(&self) {

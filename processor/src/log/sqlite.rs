@@ -1,4 +1,5 @@
-//! Reads the embedded log: one partition, in order of position, by polling.
+//! Reads the embedded log: one partition, in order of position, by polling. The few records of a processor's own go
+//! in beside the edge's writer, one transaction each.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -6,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use rusqlite::{Connection, OpenFlags, params};
-use seriatim_schemas::record::{DecodeError, decode, headers_from_json};
+use seriatim_schemas::record::{DecodeError, Record, decode, encode, headers_from_json, headers_to_json};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -50,6 +51,17 @@ fn connect(path: &Path) -> Result<Connection, LogError> {
     let connection = Connection::open_with_flags(path, flags).map_err(unavailable)?;
     connection.busy_timeout(Duration::from_secs(5)).map_err(unavailable)?;
     Ok(connection)
+}
+
+fn append(path: &Path, record: &Record) -> rusqlite::Result<()> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_timeout(Duration::from_secs(5))?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    let headers = String::from_utf8(headers_to_json(&encode(record))).expect("JSON is text");
+    let insert = "INSERT INTO record (key, headers, value) VALUES (?1, ?2, ?3)";
+    connection.execute(insert, params![record.key.to_string(), headers, &record.value[..]])?;
+    Ok(())
 }
 
 fn unavailable(error: rusqlite::Error) -> LogError {
@@ -131,6 +143,12 @@ impl Log for SqliteLog {
     async fn commit(&self, _partition: i32, _next_offset: i64) -> Result<(), LogError> {
         // The floor in the store is all there is.
         Ok(())
+    }
+
+    async fn append(&self, record: Record) -> Result<(), LogError> {
+        let path = self.path.clone();
+        let appended = tokio::task::spawn_blocking(move || append(&path, &record)).await;
+        appended.map_err(|e| LogError::Unavailable(e.to_string()))?.map_err(unavailable)
     }
 
     async fn stop(&self) {
