@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use seriatim_ingest::config::IngestConfig;
 use seriatim_processor::config::{CqlConfig, ProcessorConfig};
-use seriatim_processor::outbound::Guard;
+use seriatim_processor::outbound::{Guard, Network};
 use seriatim_processor::sink::SinkPolicy;
 #[cfg(feature = "kafka")]
 use seriatim_processor::sink::kafka::CleanTopicConfig;
@@ -180,6 +180,10 @@ impl Config {
         }
         for (i, source) in self.source.iter().enumerate() {
             section(&format!("source.{i}"), source.resolve().err().unwrap_or_default());
+            let networks = source.fetch.iter().flat_map(|fetch| &fetch.allow_networks);
+            let wrong = networks.filter_map(|text| text.parse::<Network>().err());
+            let wrong = wrong.map(|error| Problem::at("fetch.allow_networks", error.to_string())).collect();
+            section(&format!("source.{i}"), wrong);
             let known = |name: &&String| !self.sink.iter().any(|sink| sink.name == **name);
             for name in source.sinks.iter().flatten().filter(known) {
                 section(

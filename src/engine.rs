@@ -7,6 +7,7 @@ use seriatim_ingest::log::Append;
 use seriatim_ingest::secret::{read_secret, read_secrets};
 use seriatim_processor::inspect::{Inspect, InspectLog};
 use seriatim_processor::log::Log;
+use seriatim_processor::sink::fetch::{Fetch, Hosts};
 use seriatim_processor::sink::json_lines::JsonLines;
 use seriatim_processor::sink::push::{Push, PushConfig};
 use seriatim_processor::sink::{NamedSink, Sink};
@@ -15,7 +16,7 @@ use seriatim_processor::store::sqlite::SqliteStore;
 #[cfg(any(feature = "kafka", feature = "cql"))]
 use seriatim_schemas::tables::FIRST_GENERATION;
 
-use seriatim_schemas::source::SecretRef;
+use seriatim_schemas::source::{SecretRef, Source};
 
 use crate::config::{Config, Engine, SinkConfig};
 
@@ -129,11 +130,23 @@ fn open_push(push: &PushConfig) -> anyhow::Result<Push> {
     Ok(Push::new(push, &secrets, &headers)?)
 }
 
-/// Reads the secrets of all sinks, and opens nothing.
+/// What fetches the documents of thin events, one for each source that asks for it.
+pub fn open_fetches(config: &Config) -> anyhow::Result<Vec<Fetch>> {
+    let hosts = Arc::new(Hosts::new(config.processor.fetch_rate_per_host_s));
+    let open = |source: Source| {
+        let token = source.fetch.as_ref().and_then(|fetch| fetch.token.as_ref()).map(read_secret).transpose();
+        let name = format!("source {}/{}: fetch.token", source.tenant, source.name);
+        Ok(Fetch::new(&source, token.context(name)?.as_deref(), hosts.clone())?)
+    };
+    config.sources().into_iter().filter(|source| source.fetch.is_some()).map(open).collect()
+}
+
+/// Reads the secrets of all sinks and fetches, and opens nothing.
 pub fn check_sinks(config: &Config) -> anyhow::Result<()> {
     let check = |sink: &SinkConfig| match &sink.push {
         Some(push) => open_push(push).map(|_| ()).with_context(|| format!("sink {}", sink.name)),
         None => Ok(()),
     };
-    config.sink.iter().try_for_each(check)
+    config.sink.iter().try_for_each(check)?;
+    open_fetches(config).map(|_| ())
 }

@@ -10,11 +10,14 @@ use seriatim_ingest::log::Append;
 use seriatim_ingest::rederive::rederive;
 use seriatim_ingest::sources::LiveSource;
 use seriatim_processor::candidate::{Declarations, Meaning};
+use seriatim_processor::sink::fetch::sink_name;
 use seriatim_schemas::control::{Control, ControlAct};
+use seriatim_schemas::id::RecordId;
 use seriatim_schemas::key::{ObjectKey, RecordKey};
 use seriatim_schemas::record::{Record, RecordKind, decode};
 use seriatim_schemas::row::{DeadLetter, parse_refused_row};
 use seriatim_schemas::source::Source;
+use uuid::Uuid;
 
 use crate::config::Config;
 
@@ -42,7 +45,9 @@ impl Operator {
     pub fn new(log: Arc<dyn Append>, config: &Config, by: String, reason: Option<String>) -> anyhow::Result<Self> {
         let sources = config.sources();
         let declarations = Declarations::new(&sources, Vec::new());
-        let sinks = config.sink.iter().map(|sink| sink.name.clone()).collect();
+        let fetched = config.source.iter().filter(|source| source.fetch.is_some());
+        let fetches = fetched.map(|source| sink_name(&source.tenant, &source.name));
+        let sinks = config.sink.iter().map(|sink| sink.name.clone()).chain(fetches).collect();
         let live = |source: Source| {
             let name = (source.tenant.clone(), source.name.clone());
             Ok((name, LiveSource::without_secrets(source)?))
@@ -70,7 +75,12 @@ impl Operator {
         if !matches!(record.kind, RecordKind::Event | RecordKind::Unroutable | RecordKind::Fetched) {
             bail!("{}: a record of kind {} is no event", letter.event_id, record.kind.as_str());
         }
-        let records = rederive(source, &record)?;
+        // A document was read by nobody's declaration: it is decided again as it is.
+        let again = |record: &Record| Record { id: RecordId { request: Uuid::now_v7(), item: 0 }, ..record.clone() };
+        let records = match record.kind {
+            RecordKind::Fetched => vec![again(&record)],
+            _ => rederive(source, &record)?,
+        };
         let of_events = records.iter().filter(|record| record.kind != RecordKind::Evidence);
         let problem = of_events.map(|record| self.declarations.interpret(record, String::new()).meaning);
         let problem = problem.into_iter().find_map(|meaning| match meaning {

@@ -67,10 +67,10 @@ impl Service {
             floors =
                 Some(Floors { store: store.clone(), generation: FIRST_GENERATION.to_owned(), log: log.identity() });
             let metrics = ProcessorMetrics::register(&mut registry);
-            let sinks = engine::open_sinks(config)?;
+            let (sinks, fetches) = (engine::open_sinks(config)?, engine::open_fetches(config)?);
             let (sources, config) = (config.sources(), config.processor.clone());
             processor = Some(tokio::spawn(
-                Processor { config, log, store, sources, sinks, metrics, reducer: None }.run(stop.clone()),
+                Processor { config, log, store, sources, sinks, fetches, metrics, reducer: None }.run(stop.clone()),
             ));
         }
         let (mut edge_addr, mut edge, mut refusals) = (None, None, None);

@@ -172,6 +172,7 @@ async fn ours(url: &str, records: Arc<Vec<Record>>) {
         sources: vec![source.resolve().expect("whole")],
         sinks: vec![NamedSink::new("push", policy, Arc::new(push))],
         metrics: metrics.clone(),
+        fetches: Vec::new(),
         reducer: None,
     };
     let stop = CancellationToken::new();

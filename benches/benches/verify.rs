@@ -48,6 +48,7 @@ fn source() -> Arc<LiveSource> {
         public_url: None,
         settings: Default::default(),
         sinks: None,
+        fetch: None,
         declare: Default::default(),
     };
     let sources = Sources::new(vec![config.resolve().expect("a source")], [0; 32]).expect("a secret");

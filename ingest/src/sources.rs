@@ -231,6 +231,7 @@ fn decoy(key: [u8; 32]) -> LiveSource {
         public_url: None,
         settings: Default::default(),
         sinks: None,
+        fetch: None,
         revision: declaration.revision(),
         declaration,
     };

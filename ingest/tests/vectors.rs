@@ -227,6 +227,7 @@ fn generic(name: &str, recipe: &str, secrets: Vec<SecretRef>) -> Source {
         public_url: None,
         settings: BTreeMap::new(),
         sinks: None,
+        fetch: None,
         declare: toml::from_str::<Declaration>(&declare).expect("a declaration"),
     };
     config.resolve().expect("a source")

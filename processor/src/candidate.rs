@@ -15,6 +15,7 @@ use seriatim_schemas::row::State;
 use seriatim_schemas::source::Source;
 use seriatim_schemas::version::OrderKey;
 
+use crate::sink::fetch::sink_name;
 use crate::sink::{Effect, NamedSink};
 
 /// A record as the decision sees it.
@@ -26,6 +27,8 @@ pub struct Candidate {
     pub version: Option<String>,
     pub digest: Sha256Digest,
     pub meaning: Meaning,
+    /// Its version only says when it was fetched: where nothing else differs, nothing has changed.
+    pub is_numbered: bool,
     /// A sink of its source wants stale events too.
     pub delivers_stale: bool,
     /// Where the record was read. A hint.
@@ -38,6 +41,8 @@ pub enum Meaning {
     Snapshot { order_key: OrderKey, tombstone: bool },
     /// Counts once.
     Delta,
+    /// Its document is to be fetched.
+    Thin,
     /// The edge saw this event before, after it was durable: whatever it was decided to be, this is one more arrival.
     Repeat,
     /// An operator says that the object's order begins anew.
@@ -71,8 +76,10 @@ impl Declarations {
     pub fn new(sources: &[Source], sinks: Vec<Arc<NamedSink>>) -> Self {
         let mut by_tenant: HashMap<String, HashMap<String, Declared>> = HashMap::new();
         for s in sources {
-            let is_named = |sink: &NamedSink| s.sinks.as_ref().is_none_or(|names| names.contains(&sink.name));
-            let own: Vec<usize> = (0..sinks.len()).filter(|i| is_named(&sinks[*i])).collect();
+            let fetch = sink_name(&s.tenant, &s.name);
+            let is_named = |name: &String| s.sinks.as_ref().is_none_or(|names| names.contains(name));
+            let is_own = |sink: &NamedSink| if sink.is_fetch() { sink.name == fetch } else { is_named(&sink.name) };
+            let own: Vec<usize> = (0..sinks.len()).filter(|i| is_own(&sinks[*i])).collect();
             let delivers_stale = own.iter().any(|i| sinks[*i].delivers_stale());
             let declared = Declared { declaration: s.declaration.clone(), sinks: own, delivers_stale };
             by_tenant.entry(s.tenant.clone()).or_default().insert(s.name.clone(), declared);
@@ -100,8 +107,8 @@ impl Declarations {
     /// What the sinks are sent of `record`.
     pub fn effect(&self, key: ObjectKey, record: Record, outcome: Outcome, rev: i64, epoch: u64) -> Effect {
         let declaration = self.get(&key.tenant, &key.source);
-        let mode = declaration.map_or(Mode::Delta, |d| d.plan(&record.event_type).mode);
-        let tombstone = mode == Mode::Snapshot && declaration.is_some_and(|d| d.is_tombstone(&record.event_type));
+        let mode = declaration.map_or(Mode::Delta, |d| mode(d, &record));
+        let tombstone = mode != Mode::Delta && declaration.is_some_and(|d| d.is_tombstone(&record.event_type));
         Effect { key: Arc::new(key), record: Arc::new(record), outcome, mode, tombstone, epoch, rev, resent: false }
     }
 
@@ -123,6 +130,8 @@ impl Declarations {
             version: record.version.clone(),
             digest: record.digest,
             meaning,
+            is_numbered: record.kind == RecordKind::Fetched
+                && declaration.is_some_and(|d| d.fetch.as_ref().is_some_and(|fetch| fetch.version.is_none())),
             delivers_stale: declared.is_some_and(|d| d.delivers_stale),
             position,
         }
@@ -132,8 +141,8 @@ impl Declarations {
     pub fn state(&self, record: &Record) -> State {
         let declaration = self.get(record.key.tenant(), record.key.source());
         let steps = declaration.and_then(|d| d.decode.as_deref()).unwrap_or_default();
-        // An item of a batch is a slice of what was decoded.
-        if steps.is_empty() || record.range.is_some() {
+        // An item of a batch is a slice of what was decoded, and a fetched document is none of the events.
+        if steps.is_empty() || record.range.is_some() || record.kind == RecordKind::Fetched {
             return State(record.value.clone());
         }
         let form = FormKind::of(record.content_type.as_deref());
@@ -145,6 +154,10 @@ impl Declarations {
     pub fn dedupe_window_s(&self, tenant: &str, source: &str) -> u64 {
         self.get(tenant, source).map_or(seriatim_schemas::declaration::DEDUPE_WINDOW_S, Declaration::dedupe_window_s)
     }
+}
+
+fn mode(declaration: &Declaration, record: &Record) -> Mode {
+    if record.kind == RecordKind::Fetched { Mode::Snapshot } else { declaration.plan(&record.event_type).mode }
 }
 
 fn dead(cause: &'static str, detail: String) -> Meaning {
@@ -171,17 +184,26 @@ fn meaning(declaration: &Declaration, record: &Record, event_row: &str) -> Meani
             );
         }
     }
-    let plan = declaration.plan(&record.event_type);
-    if plan.mode == Mode::Delta {
-        return Meaning::Delta;
+    match mode(declaration, record) {
+        Mode::Delta => return Meaning::Delta,
+        Mode::Thin => return Meaning::Thin,
+        Mode::Snapshot => {}
     }
     if let Some(problem) = &record.problem {
         return dead("version", problem.clone());
     }
-    let (Some(rule), Some(text)) = (plan.version, &record.version) else {
+    let Some(text) = &record.version else {
         return dead("version", "no version: the event does not say its place in the object's order".into());
     };
-    let version = match rule.parse(text) {
+    let version = match (record.kind, &declaration.fetch, declaration.plan(&record.event_type).version) {
+        (RecordKind::Fetched, Some(fetch), _) => fetch.parse_version(text),
+        (RecordKind::Fetched, None, _) => {
+            return dead("fetch", "a fetched document, but its source fetches none any more".into());
+        }
+        (_, _, Some(rule)) => rule.parse(text),
+        (_, _, None) => return dead("version", "no version is declared for this type of event".into()),
+    };
+    let version = match version {
         Ok(version) => version,
         Err(error) => return dead("version", error.to_string()),
     };

@@ -18,6 +18,8 @@ pub struct ProcessorConfig {
     /// First and longest wait between tries of a store or sink that is away.
     pub retry_min_ms: u64,
     pub retry_max_ms: u64,
+    /// Documents of thin events a second that one host is asked for, of all sources together; 0: no limit.
+    pub fetch_rate_per_host_s: u32,
     /// Whether an index from event ids to objects is kept, so that one query traces an event.
     pub event_index: bool,
 }
@@ -31,6 +33,7 @@ impl Default for ProcessorConfig {
             drain_timeout_ms: 5000,
             retry_min_ms: 20,
             retry_max_ms: 5000,
+            fetch_rate_per_host_s: 50,
             event_index: true,
         }
     }

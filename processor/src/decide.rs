@@ -142,6 +142,7 @@ impl Object<'_> {
                 self.reset_version(candidate, attempt, now_ms);
                 return Verdict::Acted;
             }
+            Meaning::Thin => {}
             Meaning::Delta => match (self.reduce)(index, self.fold.as_ref()) {
                 Ok(None) => {}
                 Ok(Some(fold)) => (self.fold, self.folds) = (Some(fold), true),
@@ -220,7 +221,7 @@ impl Object<'_> {
         if candidate.event_row == current.event_row {
             return Standing::Known;
         }
-        let same_version = candidate.version.as_deref() == Some(current.version.as_str());
+        let same_version = candidate.is_numbered || candidate.version.as_deref() == Some(current.version.as_str());
         let is_equal = same_version && candidate.event_type == current.event_type && candidate.digest == current.digest;
         match order_key.cmp(&current.order_key) {
             Ordering::Greater if is_equal => Standing::EqualAbove,

@@ -222,6 +222,10 @@ impl Drain<'_> {
                 self.sink.gate.failed(pass, retry_after);
                 drained.cause = Some(Cause { reason, parks: false });
             }
+            Some(Fault::NotYet { reason }) => {
+                self.sink.gate.succeeded(pass);
+                drained.cause = Some(Cause { reason, parks: false });
+            }
             Some(Fault::Refused { reason }) => {
                 self.sink.gate.succeeded(pass);
                 drained.cause = Some(Cause { reason, parks: true });
@@ -254,7 +258,7 @@ impl Drain<'_> {
         if rows.is_empty() {
             return Ok(Read { overflow: Some(to), ..Read::default() });
         }
-        let topic = self.log.identity().topic;
+        let (topic, last) = (self.log.identity().topic, rows.last().map(|row| row.rev));
         let mut effects = Vec::with_capacity(rows.len());
         for row in rows {
             let found = match parse_position(&topic, &row.position) {
@@ -271,9 +275,12 @@ impl Drain<'_> {
             };
             let key = self.key.clone();
             let effect = self.settler.declarations.effect(key, record, row.outcome, row.rev, self.epoch);
-            effects.push(Effect { resent: true, ..effect });
+            if self.sink.takes(effect.outcome, effect.mode) {
+                effects.push(Effect { resent: true, ..effect });
+            }
         }
-        Ok(Read { effects, is_overflow: true, overflow: None })
+        let overflow = last.filter(|_| effects.is_empty());
+        Ok(Read { effects, is_overflow: true, overflow })
     }
 
     /// The first event rows, from `from` on, whose effects this sink is owed; none if it is owed no more.
@@ -282,7 +289,7 @@ impl Drain<'_> {
         loop {
             let mut rows = self.settler.store.events_from(self.bucket, self.key, next, DRAIN_MAX).await?;
             let last = rows.last().map(|row| row.rev);
-            rows.retain(|row| row.rev <= to && self.sink.takes(row.outcome) && !Control::is_row(row));
+            rows.retain(|row| row.rev <= to && self.sink.takes_outcome(row.outcome) && !Control::is_row(row));
             if next == from && last.is_none() {
                 warn!(key = %self.key, sink = self.sink.name, from, to, "the event rows of waiting effects have expired: they are lost");
             }

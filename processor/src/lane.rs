@@ -59,7 +59,7 @@ pub async fn send(sink: Arc<NamedSink>, waiter: Waiter, effects: Vec<Pending>, h
     match &fault {
         Some(Fault::Unavailable { .. }) if hasten.is_cancelled() => drop(pass),
         Some(Fault::Unavailable { retry_after, .. }) => sink.gate.failed(pass, *retry_after),
-        Some(Fault::Refused { .. }) | None => sink.gate.succeeded(pass),
+        Some(Fault::Refused { .. } | Fault::NotYet { .. }) | None => sink.gate.succeeded(pass),
     }
     let attempted = sink.sink.batch_max();
     Sent { waiter, effects, taken, fault, attempted }

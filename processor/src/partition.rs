@@ -298,7 +298,7 @@ impl Partition {
             None => Vec::new(),
             Some((effect, _)) => {
                 let all = self.shared.settler.declarations.sinks_of(&effect.key);
-                all.iter().copied().filter(|i| self.shared.sinks()[*i].takes(effect.outcome)).collect()
+                all.iter().copied().filter(|i| self.shared.sinks()[*i].takes(effect.outcome, effect.mode)).collect()
             }
         };
         let letters = letter.into_iter().collect();

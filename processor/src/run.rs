@@ -22,6 +22,7 @@ use crate::partition::{Partition, Shared};
 use crate::reduce::Reducer;
 use crate::settle::Settler;
 use crate::sink::NamedSink;
+use crate::sink::fetch::Fetch;
 use crate::store::Store;
 
 /// How often what has outlived its time is removed.
@@ -35,6 +36,8 @@ pub struct Processor {
     pub sources: Vec<Source>,
     pub sinks: Vec<NamedSink>,
     pub metrics: ProcessorMetrics,
+    /// One for each source that fetches the documents of its thin events.
+    pub fetches: Vec<Fetch>,
     /// Folds deltas, where the program that embeds the processor has something to fold.
     pub reducer: Option<Arc<dyn Reducer>>,
 }
@@ -48,6 +51,11 @@ struct Owned {
 impl Processor {
     /// Runs until `stop`, then drains every partition. Ends by itself only where going on would lose records.
     pub async fn run(self, stop: CancellationToken) -> Result<(), RunError> {
+        let is_fetched = |source: &&Source| self.fetches.iter().any(|fetch| fetch.is_of(source));
+        if let Some(source) = self.sources.iter().filter(|s| s.fetch.is_some()).find(|s| !is_fetched(s)) {
+            let problem = format!("{}/{} has thin events, and nothing that fetches them", source.tenant, source.name);
+            return Err(LogError::Refused(problem).into());
+        }
         let budget = Budget::new(self.config.budget_bytes);
         let (log, metrics) = (self.log.clone(), self.metrics.clone());
         let expiring = tokio::spawn(expire(self.store.clone(), stop.clone()));
@@ -108,7 +116,8 @@ impl Processor {
         let floors =
             Floors { store: self.store.clone(), generation: FIRST_GENERATION.to_owned(), log: self.log.identity() };
         let in_flight = Arc::new(Semaphore::new(self.config.groups_in_flight_max));
-        let sinks = self.sinks.into_iter().map(Arc::new).collect();
+        let fetch = |fetch: Fetch| fetch.into_sink(self.store.clone(), self.log.clone(), FIRST_EPOCH);
+        let sinks = self.sinks.into_iter().chain(self.fetches.into_iter().map(fetch)).map(Arc::new).collect();
         let declarations = Arc::new(Declarations::new(&self.sources, sinks));
         let settler = Settler {
             store: self.store,

@@ -2,6 +2,7 @@
 //! idempotency key and the fence tell a resend from a new one.
 
 mod envelope;
+pub mod fetch;
 pub mod gate;
 pub mod handler;
 pub mod json_lines;
@@ -63,6 +64,9 @@ pub enum Fault {
     /// The sink's: away, slow, overloaded, or not set up. The effect waits.
     #[error("{reason}")]
     Unavailable { reason: String, retry_after: Option<Duration> },
+    /// Nobody's: what the event is about is not there yet. It waits, and the sink is well.
+    #[error("{reason}")]
+    NotYet { reason: String },
     /// The event's: the sink is well and does not want this one.
     #[error("{reason}")]
     Refused { reason: String },
@@ -134,8 +138,17 @@ impl NamedSink {
         self.policy.stale.unwrap_or_else(|| self.sink.stale()) == Stale::DeliverMarked
     }
 
-    pub fn takes(&self, outcome: Outcome) -> bool {
+    /// Whether effects of this outcome, and mode, are sent to it. Thin events are for what fetches their documents.
+    pub fn takes(&self, outcome: Outcome, mode: Mode) -> bool {
+        self.takes_outcome(outcome) && (mode == Mode::Thin) == self.is_fetch()
+    }
+
+    pub(crate) fn takes_outcome(&self, outcome: Outcome) -> bool {
         outcome == Outcome::Applied || self.delivers_stale()
+    }
+
+    pub(crate) fn is_fetch(&self) -> bool {
+        self.name.starts_with(fetch::PREFIX)
     }
 
     pub fn pending(&self) -> usize {

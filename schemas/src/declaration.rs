@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::batch::BatchRule;
 use crate::decode::DecodeStep;
 use crate::expression::Expression;
+use crate::fetch::FetchRule;
 use crate::handshake::Handshake;
 use crate::id::Sha256Digest;
 use crate::pattern::Pattern;
@@ -76,6 +77,9 @@ pub struct Declaration {
     /// What differs by event type; the first entry whose pattern matches counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub events: Option<Vec<EventRule>>,
+    /// Where the documents of thin events are. It counts only where the source fetches them: see `fetch` there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fetch: Option<FetchRule>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer: Option<Answer>,
     /// Requests that are answered and never published; the first that matches counts.
@@ -110,6 +114,9 @@ pub enum Mode {
     Snapshot,
     /// Each event counts once, whatever its version.
     Delta,
+    /// The event only says that something changed: its document is fetched. Said by `fetch.types`.
+    #[serde(skip)]
+    Thin,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -174,18 +181,22 @@ impl Declaration {
             future_max_s: over.future_max_s.or(self.future_max_s),
             dedupe_window_s: over.dedupe_window_s.or(self.dedupe_window_s),
             events: over.events.or(self.events),
+            fetch: over.fetch.or(self.fetch),
             answer: over.answer.or(self.answer),
             handshakes: over.handshakes.or(self.handshakes),
         }
     }
 
-    /// What holds for `event_type`. Without a mode: snapshot where a version is declared, else delta.
+    /// What holds for `event_type`. Without a mode: thin where its document is fetched; else snapshot where a version is
+    /// declared, else delta.
     pub fn plan(&self, event_type: &str) -> EventPlan<'_> {
         let rule = self.events.iter().flatten().find(|rule| rule.event_type.matches(event_type));
         let version = rule.map_or(self.version.as_ref(), |r| r.version.as_ref().or(self.version.as_ref()));
         let object = rule.and_then(|r| r.object.as_ref()).or(self.object.as_ref());
         let by_version = if version.is_some() { Mode::Snapshot } else { Mode::Delta };
-        let mode = rule.and_then(|r| r.mode).or(self.mode).unwrap_or(by_version);
+        let is_thin = self.fetch.as_ref().is_some_and(|fetch| fetch.is_thin(event_type));
+        let declared = rule.and_then(|r| r.mode).or(self.mode).unwrap_or(by_version);
+        let mode = if is_thin { Mode::Thin } else { declared };
         EventPlan { mode, object, version }
     }
 
@@ -238,6 +249,7 @@ impl Declaration {
                 Place::Setting(name) => Some(name.as_str()),
                 _ => None,
             })
+            .chain(self.fetch.iter().flat_map(|fetch| fetch.url.settings()))
             .collect();
         names.sort_unstable();
         names.dedup();
@@ -279,6 +291,7 @@ impl Declaration {
             out.push(Problem::at("object", remedy));
         }
         out.extend(self.version_problems());
+        out.extend(self.fetch_problems());
         if self.future_max_s == Some(0) {
             out.push(Problem::at("future_max_s", "is 0: every version would be too far ahead"));
         }
@@ -318,6 +331,26 @@ impl Declaration {
             ));
         }
         out
+    }
+
+    fn fetch_problems(&self) -> Vec<Problem> {
+        let Some(fetch) = &self.fetch else { return Vec::new() };
+        let mut out = fetch.problems();
+        let of_events =
+            self.version.iter().chain(self.events.iter().flatten().filter_map(|rule| rule.version.as_ref()));
+        let others: Vec<_> = of_events.map(|rule| rule.kind).filter(|_| !fetch.is_all()).collect();
+        match &fetch.version {
+            None if !others.is_empty() => out.push(Problem::at(
+                "version",
+                "is missing: events that are not fetched have versions, and both must be comparable",
+            )),
+            Some(version) if !others.iter().all(|kind| version.kind.reads(*kind)) => {
+                let remedy = "cannot be compared with that of the events: declare the same, or instant for times";
+                out.push(Problem::at("version.kind", remedy));
+            }
+            _ => {}
+        }
+        out.into_iter().map(|p| p.under("fetch")).collect()
     }
 
     fn version_problems(&self) -> Vec<Problem> {

@@ -7,6 +7,7 @@
 //! - [`source`], [`declaration`], [`preset`]: how a source is read, as data
 //! - [`pointer`], [`selector`], [`expression`], [`pattern`], [`template`]: what declarations are written in
 //! - [`verification`], [`handshake`], [`batch`]: how requests are verified, answered and split, as data
+//! - [`fetch`]: where the documents of thin events are, as data
 //! - [`decode`], [`form`], [`xml`]: from the signed bytes to the JSON document
 //! - [`problem`], [`document`]: every mistake of a configuration file at once, each with its line
 //! - [`record`]: one entry of the log and its CloudEvents headers
@@ -22,6 +23,7 @@ pub mod declaration;
 pub mod decode;
 pub mod document;
 pub mod expression;
+pub mod fetch;
 pub mod form;
 pub mod handshake;
 pub mod id;

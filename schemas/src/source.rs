@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::declaration::Declaration;
+use crate::fetch::FetchConfig;
 use crate::name::check_name;
 use crate::preset::Preset;
 use crate::problem::Problem;
@@ -33,6 +34,10 @@ pub struct SourceConfig {
     /// Names of the sinks that its effects go to; left out: all sinks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sinks: Option<Vec<String>>,
+    /// The documents of thin events are fetched from the provider, and are its state; see `declare.fetch`. Left out:
+    /// its events are taken as they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fetch: Option<FetchConfig>,
     /// What is declared here lies over the preset, field by field.
     #[serde(default)]
     pub declare: Declaration,
@@ -73,6 +78,7 @@ pub struct Source {
     pub public_url: Option<String>,
     pub settings: BTreeMap<String, String>,
     pub sinks: Option<Vec<String>>,
+    pub fetch: Option<FetchConfig>,
     pub declaration: Declaration,
     /// Names this very declaration (header `st_decl`): 16 hex digits of its digest.
     pub revision: String,
@@ -104,6 +110,9 @@ impl SourceConfig {
             }
         };
         let declaration = base.map(|base| base.overlaid(self.declare.clone()));
+        problems.extend(self.fetch_problems(declaration.as_ref()));
+        // What is not fetched is read as it comes.
+        let declaration = declaration.map(|d| if self.fetch.is_none() { Declaration { fetch: None, ..d } } else { d });
         // What a certificate signs needs no secret.
         let recipes = declaration.iter().flat_map(|d| &d.verify).flat_map(|v| &v.0);
         if self.secrets.is_empty() && !recipes.into_iter().any(|recipe| recipe.certificate.is_some()) {
@@ -122,11 +131,27 @@ impl SourceConfig {
                 public_url: self.public_url.clone(),
                 settings: self.settings.clone(),
                 sinks: self.sinks.clone(),
+                fetch: self.fetch.clone(),
                 revision: declaration.revision(),
                 declaration,
             }),
             _ => Err(problems),
         }
+    }
+
+    fn fetch_problems(&self, declaration: Option<&Declaration>) -> Vec<Problem> {
+        let Some(fetch) = &self.fetch else {
+            let remedy = "is missing: without it the documents of declare.fetch are not fetched";
+            return self.declare.fetch.iter().map(|_| Problem::at("fetch", remedy)).collect();
+        };
+        let mut out: Vec<_> = fetch.problems().into_iter().map(|p| p.under("fetch")).collect();
+        if declaration.is_some_and(|d| d.fetch.is_none()) {
+            out.push(Problem::at(
+                "declare.fetch",
+                "is missing: say where the documents are, such as url = \"https://api.example.com/v1/{object}\"",
+            ));
+        }
+        out
     }
 
     /// What the declaration needs of this source beside secrets.

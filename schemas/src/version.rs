@@ -64,6 +64,13 @@ pub enum VersionKind {
     Lexical,
 }
 
+impl VersionKind {
+    /// Whether `text` written as `other` can be read and compared as this one.
+    pub fn reads(self, other: Self) -> bool {
+        self == other || self == Self::Instant && matches!(other, Self::Rfc3339 | Self::UnixS | Self::UnixMs)
+    }
+}
+
 /// A version that was read: comparable within its kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Version {

@@ -109,6 +109,7 @@ pub fn config(data: &Path, secret: Option<String>) -> anyhow::Result<Config> {
         public_url: None,
         settings: Default::default(),
         sinks: None,
+        fetch: None,
         declare: generic_fields(preset),
     };
     // Without a secret there is nothing to send to or to serve; what is stored can still be looked at.

@@ -242,6 +242,7 @@ impl Target {
                 public_url: None,
                 settings: Default::default(),
                 sinks: None,
+                fetch: None,
                 revision: preset.declare.revision(),
                 declaration: preset.declare,
             },

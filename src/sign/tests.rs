@@ -26,6 +26,7 @@ fn source(preset: &str, secrets: Vec<SecretRef>) -> Source {
         public_url: Some("https://hooks.example.com/in/t/s".to_owned()),
         settings: settings.collect::<BTreeMap<_, _>>(),
         sinks: None,
+        fetch: None,
         declare: Declaration { object, ..Declaration::default() },
     };
     config.resolve().unwrap_or_else(|problems| panic!("{preset}: {problems:?}"))

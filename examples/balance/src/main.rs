@@ -121,6 +121,7 @@ async fn main() -> anyhow::Result<()> {
         sources: vec![source],
         sinks: vec![NamedSink::new("tell", SinkPolicy::default(), Arc::new(HandlerSink(Tell)))],
         metrics: ProcessorMetrics::default(),
+        fetches: Vec::new(),
         reducer: Some(Arc::new(Balances)),
     };
     let (stop, mut terminate) = (CancellationToken::new(), signal(SignalKind::terminate())?);

@@ -87,6 +87,7 @@ pub fn source(preset: &str, name: &str, secrets: Vec<SecretRef>, settings: &[(&s
         public_url: Some("https://hooks.example.com/in".to_owned()),
         settings: all,
         sinks: None,
+        fetch: declaration.fetch.is_some().then(Default::default),
         declare: Declaration {
             object: (declaration.object.is_none() && declaration.events.is_none())
                 .then(|| serde_json::from_value("const:object".into()).expect("an expression")),

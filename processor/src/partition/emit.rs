@@ -53,7 +53,7 @@ impl Partition {
         effects.into_iter().for_each(|pending| self.got_out(&sink, pending));
         match fault {
             None => self.go_on(waiter, left),
-            Some(Fault::Unavailable { reason, .. }) => {
+            Some(Fault::Unavailable { reason, .. } | Fault::NotYet { reason }) => {
                 warn!(sink = sink.name, object = %waiter.0, reason, effects = left.len(), "effects wait");
                 self.shared.settler.metrics.sink_errors.inc();
                 self.keep(waiter, left, attempted, reason, false);

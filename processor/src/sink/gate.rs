@@ -18,7 +18,7 @@ pub struct Gate {
     failures_max: u32,
     retry_min: Duration,
     retry_max: Duration,
-    interval: Option<Duration>,
+    pace: Pace,
     slots: Arc<Semaphore>,
     state: Arc<Mutex<State>>,
 }
@@ -26,8 +26,34 @@ pub struct Gate {
 #[derive(Debug)]
 struct State {
     breaker: Breaker,
-    /// When the next send may begin, under a rate.
-    next: Instant,
+}
+
+/// So many a second, evenly.
+#[derive(Debug)]
+pub struct Pace {
+    interval: Option<Duration>,
+    /// When the next may begin.
+    next: Mutex<Instant>,
+}
+
+impl Pace {
+    /// 0: no limit.
+    pub fn new(per_s: u32) -> Self {
+        let interval = (per_s > 0).then(|| Duration::from_secs(1) / per_s);
+        Self { interval, next: Mutex::new(Instant::now()) }
+    }
+
+    /// Waits until `count` more keep the rate.
+    pub async fn wait(&self, count: usize) {
+        let Some(interval) = self.interval else { return };
+        let at = {
+            let mut next = self.next.lock().expect("nothing panics while it holds this lock");
+            let at = next.max(Instant::now());
+            *next = at + interval * u32::try_from(count).unwrap_or(u32::MAX);
+            at
+        };
+        tokio::time::sleep_until(at).await;
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -70,12 +96,12 @@ fn lock(state: &Mutex<State>) -> std::sync::MutexGuard<'_, State> {
 
 impl Gate {
     pub fn new(policy: &SinkPolicy) -> Self {
-        let state = State { breaker: Breaker::Closed { failures: 0 }, next: Instant::now() };
+        let state = State { breaker: Breaker::Closed { failures: 0 } };
         Self {
             failures_max: policy.failures_max,
             retry_min: Duration::from_millis(policy.retry_min_ms),
             retry_max: Duration::from_millis(policy.retry_max_ms),
-            interval: (policy.rate_per_s > 0).then(|| Duration::from_secs(1) / policy.rate_per_s),
+            pace: Pace::new(policy.rate_per_s),
             slots: Arc::new(Semaphore::new(policy.concurrency)),
             state: Arc::new(Mutex::new(state)),
         }
@@ -106,7 +132,7 @@ impl Gate {
         if !self.is_closed() {
             return None;
         }
-        self.pace(count).await;
+        self.pace.wait(count).await;
         Some(Pass { _slot: slot, probe: None })
     }
 
@@ -125,20 +151,8 @@ impl Gate {
             }
         };
         let pass = Pass { _slot: slot, probe: is_probe.then(|| self.state.clone()) };
-        self.pace(count).await;
+        self.pace.wait(count).await;
         Some(pass)
-    }
-
-    /// Waits until `count` more sends keep the rate.
-    async fn pace(&self, count: usize) {
-        let Some(interval) = self.interval else { return };
-        let at = {
-            let mut state = self.state();
-            let at = state.next.max(Instant::now());
-            state.next = at + interval * u32::try_from(count).unwrap_or(u32::MAX);
-            at
-        };
-        tokio::time::sleep_until(at).await;
     }
 
     pub fn succeeded(&self, mut pass: Pass) {

@@ -194,7 +194,7 @@ fn sign(headers: &mut HeaderMap, keys: &[Vec<u8>], effect: &Effect, body: &[u8],
 /// address that moved must not turn every event into a dead letter.
 async fn judge(answer: Response) -> Option<Fault> {
     let status = answer.status();
-    let retry_after = answer.headers().get(RETRY_AFTER).and_then(|v| retry_after(v.to_str().ok()?, Timestamp::now()));
+    let retry_after = retry_after_of(&answer);
     drain(answer).await;
     if status.is_success() {
         return None;
@@ -218,6 +218,10 @@ async fn drain(mut answer: Response) {
     }
 }
 
+pub(super) fn retry_after_of(answer: &Response) -> Option<Duration> {
+    retry_after(answer.headers().get(RETRY_AFTER)?.to_str().ok()?, Timestamp::now())
+}
+
 /// Seconds, or an HTTP date.
 fn retry_after(text: &str, now: Timestamp) -> Option<Duration> {
     if let Ok(seconds) = text.trim().parse() {
@@ -228,7 +232,7 @@ fn retry_after(text: &str, now: Timestamp) -> Option<Duration> {
 }
 
 /// The error and what is behind it, without the address: it may hold a secret.
-fn reason(error: reqwest::Error) -> String {
+pub(super) fn reason(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut text = error.to_string();
     let mut source = error.source();

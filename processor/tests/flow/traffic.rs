@@ -43,6 +43,7 @@ pub fn source(tenant: &str) -> Source {
         public_url: None,
         settings: Default::default(),
         sinks: None,
+        fetch: None,
         declaration,
         revision: "1".to_owned(),
     }

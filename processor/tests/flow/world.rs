@@ -85,6 +85,7 @@ impl<S: Store + Inspect> World<S> {
             sources: vec![source(&self.traffic.tenant)],
             sinks: vec![NamedSink::new("recording", self.policy.clone(), Arc::new(sink))],
             metrics: ProcessorMetrics::default(),
+            fetches: Vec::new(),
             reducer: Some(Arc::new(Noted)),
         };
         let stop = CancellationToken::new();

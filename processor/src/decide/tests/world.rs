@@ -59,6 +59,7 @@ impl Event {
             Meaning::Snapshot { order_key, tombstone: self.event_type == TOMBSTONE }
         };
         Candidate {
+            is_numbered: false,
             delivers_stale: false,
             record,
             event_row: self.id.clone(),
