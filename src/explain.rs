@@ -61,6 +61,11 @@ pub fn page(preset: &Preset, text: &str) -> String {
         }
         None => line("version", "none: each event counts"),
     }
+    if let Some(fetch) = &declare.fetch {
+        let types = fetch.types.iter().map(|pattern| pattern.0.as_str()).collect::<Vec<_>>().join(", ");
+        let from = format!("{} (types {types}; where the source says fetch)", fetch.url);
+        line("fetched from", &marked(from, preset.basis.fetch.unwrap_or(Source::Recall)));
+    }
     line("ids kept", &duration(preset.clone().declaration().dedupe_window_s()));
     let answer = declare.answer.as_ref().map_or("200".to_owned(), |a| format!("{} {}", a.status, a.body));
     line("answered by", answer.trim());

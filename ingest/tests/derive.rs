@@ -3,6 +3,8 @@
 
 mod support;
 
+use std::collections::BTreeMap;
+
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -11,6 +13,7 @@ use seriatim_ingest::sources::Sources;
 use seriatim_ingest::verify::Verified;
 use seriatim_ingest::webhook::Received;
 use seriatim_schemas::id::IdFrom;
+use seriatim_schemas::key::RecordKey;
 use seriatim_schemas::preset::{ExampleEvent, ExampleRequest, Preset};
 use seriatim_schemas::record::Record;
 use seriatim_schemas::source::SecretRef;
@@ -56,7 +59,7 @@ fn records(preset: &str, request: &ExampleRequest) -> Vec<Record> {
 
 fn check(record: &Record, expected: &ExampleEvent) -> Result<(), String> {
     let object = match &record.key {
-        seriatim_schemas::key::RecordKey::Object(key) => &key.object,
+        RecordKey::Object(key) => &key.object,
         _ => return Err(format!("unroutable: {:?}", record.problem)),
     };
     let event_id = (record.id_from != IdFrom::Digest).then(|| record.event_id.clone());
@@ -76,6 +79,16 @@ fn check_version(preset: &str, record: &Record) -> Result<(), String> {
     rule.parse(text).map(|_| ()).map_err(|error| error.to_string())
 }
 
+/// Where its document would be fetched from.
+fn check_fetch(preset: &str, record: &Record, expected: &ExampleEvent) -> Result<(), String> {
+    let fetch = Preset::named(preset).expect("a preset").declare.fetch;
+    let fetch = fetch.filter(|fetch| fetch.is_thin(&record.event_type));
+    let RecordKey::Object(key) = &record.key else { return Err("unroutable".to_owned()) };
+    let url = fetch.map(|fetch| fetch.url.of(&key.object, &BTreeMap::new(), &record.value).map_err(|e| e.to_string()));
+    let url = url.transpose()?;
+    if url == expected.fetch { Ok(()) } else { Err(format!("fetched from {url:?}\n      not {:?}", expected.fetch)) }
+}
+
 #[test]
 fn events_of_every_preset_are_read_as_the_provider_means_them() {
     let (mut failed, mut count) = (Vec::new(), 0);
@@ -88,7 +101,9 @@ fn events_of_every_preset_are_read_as_the_provider_means_them() {
             }
             for (i, (record, expected)) in found.iter().zip(&request.events).enumerate() {
                 count += 1;
-                let result = check(record, expected).and_then(|()| check_version(preset, record));
+                let result = check(record, expected)
+                    .and_then(|()| check_version(preset, record))
+                    .and_then(|()| check_fetch(preset, record, expected));
                 failed.extend(result.err().map(|error| format!("{preset} {n}.{i}: {error}")));
             }
         }

@@ -33,6 +33,9 @@ pub struct Basis {
     pub signature: Source,
     pub delivery: Source,
     pub fields: Source,
+    /// Where the documents of thin events are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fetch: Option<Source>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -119,6 +122,9 @@ pub struct ExampleEvent {
     pub event_id: Option<String>,
     pub event_type: String,
     pub version: Option<String>,
+    /// Where its document is fetched from, if it is thin.
+    #[serde(default)]
+    pub fetch: Option<String>,
 }
 
 /// Name, declaration and examples of each preset.
