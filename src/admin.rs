@@ -1,5 +1,5 @@
-//! The admin port: /livez, /readyz, /metrics, and why requests were refused. Liveness asks nothing of log and store: a restart would not
-//! mend them. Readiness does.
+//! The admin port: /livez, /readyz, /metrics, why requests were refused, and the admin API. Liveness asks nothing of log
+//! and store: a restart would not mend them. Readiness does.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,8 +9,11 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use axum::serve::Listener as _;
 use prometheus_client::registry::Registry;
 use serde::Serialize;
+use seriatim_ingest::connection::{Silence, serve_connection};
+use seriatim_ingest::listener::BoundedListener;
 use seriatim_ingest::log::Append;
 use seriatim_ingest::refused::{HIDDEN, Refused, RefusedRequest};
 use seriatim_ingest::request::RequestView;
@@ -20,8 +23,11 @@ use seriatim_processor::log::Floors;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use crate::api::{self, Api};
+
 /// A part that does not answer by then is not ready.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(3);
+const CONNECTIONS_MAX: usize = 512;
 
 /// What readiness asks, and what is counted.
 #[derive(Clone)]
@@ -54,15 +60,21 @@ struct Refusal {
     diagnosis: Option<Diagnosis>,
 }
 
-pub async fn serve(admin: Admin, listener: TcpListener) -> std::io::Result<()> {
+/// Serves until it is dropped. Connections on which nothing is under way are closed, as at the edge.
+pub async fn serve(admin: Admin, api: Arc<Api>, silence: Silence, listener: TcpListener) {
     let router = Router::new()
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(handle_ready))
         .route("/metrics", get(handle_metrics))
         .route("/refused/{tenant}/{source}", get(handle_refused))
         .route("/refused", get(handle_unknown))
-        .with_state(admin);
-    axum::serve(listener, router).await
+        .with_state(admin)
+        .merge(api::router(api));
+    let mut listener = BoundedListener::new(listener, CONNECTIONS_MAX);
+    loop {
+        let (connection, _) = listener.accept().await;
+        tokio::spawn(serve_connection(connection, router.clone(), silence, CancellationToken::new()));
+    }
 }
 
 async fn handle_ready(State(admin): State<Admin>) -> Response {

@@ -20,10 +20,14 @@ use seriatim_schemas::name::check_sink_name;
 use seriatim_schemas::problem::Problem;
 use seriatim_schemas::source::{Source, SourceConfig};
 
+use crate::api::auth::{self, TokenConfig};
+use crate::api::client::TOKEN_VARIABLE;
+
 /// Prefix of environment variables that lie over the file.
 const ENV_PREFIX: &str = "SERIATIM_";
 /// Variables with the prefix that are not settings.
-const ENV_NOT_SETTINGS: [&str; 4] = ["SERIATIM_CONFIG", "SERIATIM_KAFKA", "SERIATIM_CQL", "SERIATIM_CACHE"];
+const ENV_NOT_SETTINGS: [&str; 6] =
+    ["SERIATIM_CONFIG", "SERIATIM_KAFKA", "SERIATIM_CQL", "SERIATIM_CACHE", "SERIATIM_SERVER", TOKEN_VARIABLE];
 
 pub const FILE: &str = "seriatim.toml";
 
@@ -66,13 +70,15 @@ pub struct EmbeddedConfig {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AdminConfig {
-    /// Where /livez, /readyz and /metrics are served.
+    /// Where /livez, /readyz and /metrics are served, and the admin API under /v1.
     pub listen: SocketAddr,
+    /// Who may use the admin API; without any it answers nobody.
+    pub tokens: Vec<TokenConfig>,
 }
 
 impl Default for AdminConfig {
     fn default() -> Self {
-        Self { listen: SocketAddr::from(([127, 0, 0, 1], 9464)) }
+        Self { listen: SocketAddr::from(([127, 0, 0, 1], 9464)), tokens: Vec::new() }
     }
 }
 
@@ -104,6 +110,15 @@ pub struct JsonLinesConfig {
 }
 
 impl SinkConfig {
+    /// The word for what it is.
+    pub fn kind(&self) -> &'static str {
+        match (&self.json_lines, &self.push) {
+            (Some(_), _) => "json_lines",
+            (_, Some(_)) => "push",
+            _ => "kafka",
+        }
+    }
+
     fn problems(&self) -> Vec<Problem> {
         let mut out: Vec<_> = self.policy.problems().into_iter().map(|p| p.under("policy")).collect();
         #[cfg(feature = "kafka")]
@@ -172,6 +187,7 @@ impl Config {
     fn problems(&self) -> Vec<Problem> {
         let mut out = Vec::new();
         let mut section = |name: &str, problems: Vec<Problem>| out.extend(problems.into_iter().map(|p| p.under(name)));
+        section("admin", auth::problems(&self.admin.tokens));
         section("ingest", self.ingest.problems());
         section("processor", self.processor.problems());
         if self.engine == Engine::Distributed {

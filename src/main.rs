@@ -1,6 +1,7 @@
 //! The one binary. Each command is a file in `commands/`; what they share stands beside them.
 
 mod admin;
+mod api;
 mod commands;
 mod config;
 mod engine;
@@ -32,6 +33,13 @@ struct Cli {
     /// How data is written to stdout; everything else goes to stderr
     #[arg(short, long, global = true, value_enum, default_value_t = Format::Table)]
     output: Format,
+    /// Admin address of a running process, such as https://seriatim:9464: object, event, dead and lag then ask it,
+    /// with the token in SERIATIM_TOKEN; else they open log and store themselves
+    #[arg(long, global = true, env = "SERIATIM_SERVER", value_name = "URL")]
+    server: Option<String>,
+    /// File that holds the token for --server
+    #[arg(long, global = true, value_name = "FILE")]
+    token_file: Option<PathBuf>,
     #[command(subcommand)]
     command: Command,
 }
@@ -65,10 +73,11 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let context = commands::Context { config: cli.config, format: cli.output };
+    let Cli { config, output: format, server, token_file, command } = cli;
+    let context = commands::Context { config, format, server, token_file };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime can be made");
     let result = runtime.block_on(async {
-        match cli.command {
+        match command {
             Command::Dev(args) => dev::main(&context, args).await,
             Command::Run(args) => run::main(&context, args).await,
             Command::Check(args) => check::main(&context, args).await,

@@ -4,9 +4,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use jiff::Timestamp;
-use seriatim_ingest::log::Append;
+use seriatim_ingest::log::{Append, AppendError};
 use seriatim_ingest::rederive::rederive;
 use seriatim_ingest::sources::LiveSource;
 use seriatim_processor::candidate::{Declarations, Meaning};
@@ -21,14 +21,19 @@ use uuid::Uuid;
 
 use crate::config::Config;
 
-/// Who acts, on which log, by which declarations.
+/// On which log, by which declarations.
 pub struct Operator {
     log: Arc<dyn Append>,
     sources: HashMap<(String, String), LiveSource>,
     declarations: Declarations,
     sinks: Vec<String>,
-    by: String,
-    reason: Option<String>,
+}
+
+/// Who acts, and why.
+#[derive(Debug, Clone)]
+pub struct Who {
+    pub by: String,
+    pub reason: Option<String>,
 }
 
 /// What a redrive of a dead letter comes to.
@@ -42,7 +47,7 @@ pub enum Redrive {
 }
 
 impl Operator {
-    pub fn new(log: Arc<dyn Append>, config: &Config, by: String, reason: Option<String>) -> anyhow::Result<Self> {
+    pub fn new(log: Arc<dyn Append>, config: &Config) -> anyhow::Result<Self> {
         let sources = config.sources();
         let declarations = Declarations::new(&sources, Vec::new());
         let fetched = config.source.iter().filter(|source| source.fetch.is_some());
@@ -53,11 +58,15 @@ impl Operator {
             Ok((name, LiveSource::without_secrets(source)?))
         };
         let sources = sources.into_iter().map(live).collect::<anyhow::Result<_>>()?;
-        Ok(Self { log, sources, declarations, sinks, by, reason })
+        Ok(Self { log, sources, declarations, sinks })
     }
 
     /// What a redrive would do now.
-    pub fn plan(&self, letter: &DeadLetter) -> anyhow::Result<Redrive> {
+    pub fn plan(&self, letter: &DeadLetter) -> Redrive {
+        self.try_plan(letter).unwrap_or_else(|error| Redrive::StillDead(format!("{error:#}")))
+    }
+
+    fn try_plan(&self, letter: &DeadLetter) -> anyhow::Result<Redrive> {
         if let Some((sink, event_row)) = parse_refused_row(&letter.event_row) {
             if !self.sinks.iter().any(|name| name == sink) {
                 return Ok(Redrive::StillDead(format!("sink {sink} is not configured")));
@@ -91,32 +100,33 @@ impl Operator {
     }
 
     /// The new records first: a crash in between leaves the letter, and the event is decided once all the same.
-    pub async fn redrive(&self, letter: &DeadLetter, plan: Redrive) -> anyhow::Result<()> {
-        match plan {
-            Redrive::StillDead(reason) => bail!("{}: {reason}", letter.event_id),
-            Redrive::Effect { sink, event_row } => {
-                self.act(key_of(letter), ControlAct::RedriveEffect { sink, event_row }).await
-            }
-            Redrive::Again(records) => {
-                self.log.append(records).await.context("the log did not take the event")?;
-                self.discard(letter).await
-            }
-        }
+    pub async fn redrive(&self, letter: &DeadLetter, records: Vec<Record>, who: &Who) -> Result<(), AppendError> {
+        self.log.append(records).await?;
+        self.discard(letter, who).await
     }
 
-    pub async fn discard(&self, letter: &DeadLetter) -> anyhow::Result<()> {
+    pub async fn redrive_effect(
+        &self,
+        letter: &DeadLetter,
+        sink: String,
+        event_row: String,
+        who: &Who,
+    ) -> Result<(), AppendError> {
+        self.act(key_of(letter), ControlAct::RedriveEffect { sink, event_row }, who).await
+    }
+
+    pub async fn discard(&self, letter: &DeadLetter, who: &Who) -> Result<(), AppendError> {
         let act = ControlAct::Discard { letter: letter.event_row.clone(), record: letter.record.to_string() };
-        self.act(key_of(letter), act).await
+        self.act(key_of(letter), act, who).await
     }
 
-    pub async fn act_on(&self, key: ObjectKey, act: ControlAct) -> anyhow::Result<()> {
-        self.act(RecordKey::Object(key), act).await
+    pub async fn act_on(&self, key: ObjectKey, act: ControlAct, who: &Who) -> Result<(), AppendError> {
+        self.act(RecordKey::Object(key), act, who).await
     }
 
-    async fn act(&self, key: RecordKey, act: ControlAct) -> anyhow::Result<()> {
-        let control = Control { act, by: self.by.clone(), reason: self.reason.clone() };
-        let record = control.record(key, Timestamp::now());
-        self.log.append(vec![record]).await.context("the log did not take the act")
+    async fn act(&self, key: RecordKey, act: ControlAct, who: &Who) -> Result<(), AppendError> {
+        let control = Control { act, by: who.by.clone(), reason: who.reason.clone() };
+        self.log.append(vec![control.record(key, Timestamp::now())]).await
     }
 }
 

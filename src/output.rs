@@ -80,3 +80,8 @@ pub fn say(text: &str) {
 pub fn instant(ms: i64) -> String {
     jiff::Timestamp::from_millisecond(ms).map_or_else(|_| ms.to_string(), |t| t.to_string())
 }
+
+/// When that was; none where it is no instant that can be written.
+pub fn at(text: &str) -> Option<jiff::Timestamp> {
+    text.parse().ok()
+}

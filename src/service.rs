@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use prometheus_client::registry::Registry;
 use seriatim_ingest::body::InFlight;
+use seriatim_ingest::connection::Silence;
 use seriatim_ingest::fetch::{Fetcher, Https};
 use seriatim_ingest::filter::Filter;
 use seriatim_ingest::metrics::{IngestMetrics, SecretUse};
@@ -22,9 +23,12 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use crate::admin::{self, Admin, Refusals};
+use crate::api::Api;
+use crate::api::auth::Tokens;
+use crate::api::direct::Direct;
 use crate::config::{Config, Engine};
 use crate::{engine, secrets};
 
@@ -41,7 +45,7 @@ pub struct Service {
     stop: CancellationToken,
     edge: Option<JoinHandle<std::io::Result<()>>>,
     processor: Option<JoinHandle<Result<(), seriatim_processor::error::RunError>>>,
-    admin: JoinHandle<std::io::Result<()>>,
+    admin: JoinHandle<()>,
     edge_stop: CancellationToken,
     _locks: Vec<DataLock>,
 }
@@ -52,6 +56,11 @@ impl Service {
         let own = [("ingest", roles.ingest), ("processor", roles.processor)];
         let own = own.into_iter().filter(|(_, is_own)| *is_own && config.engine == Engine::Embedded);
         let locks = own.map(|(role, _)| lock(&config.data, role)).collect::<Result<_, _>>()?;
+        let tokens = Tokens::read(&config.admin.tokens)?;
+        if !tokens.is_empty() && !config.admin.listen.ip().is_loopback() {
+            let listen = config.admin.listen;
+            warn!(%listen, "tokens of the admin API cross a network readable: put a proxy that ends TLS before it");
+        }
         let mut registry = Registry::default();
         let (stop, edge_stop) = (CancellationToken::new(), CancellationToken::new());
         let append = match config.engine {
@@ -60,7 +69,7 @@ impl Service {
             Engine::Distributed if roles.ingest => Some(engine::open_append(config).await?),
             Engine::Distributed => None,
         };
-        let (mut floors, mut processor) = (None, None);
+        let (mut floors, mut processor, mut watched) = (None, None, Vec::new());
         if roles.processor {
             let log = engine::open_log(config).await?;
             let store = engine::open_store(config).await?;
@@ -69,9 +78,9 @@ impl Service {
             let metrics = ProcessorMetrics::register(&mut registry);
             let (sinks, fetches) = (engine::open_sinks(config)?, engine::open_fetches(config)?);
             let (sources, config) = (config.sources(), config.processor.clone());
-            processor = Some(tokio::spawn(
-                Processor { config, log, store, sources, sinks, fetches, metrics, reducer: None }.run(stop.clone()),
-            ));
+            let ready = Processor { config, log, store, sources, sinks, fetches, metrics, reducer: None }.ready()?;
+            watched = ready.sinks();
+            processor = Some(tokio::spawn(ready.run(stop.clone())));
         }
         let (mut edge_addr, mut edge, mut refusals) = (None, None, None);
         if roles.ingest {
@@ -90,9 +99,11 @@ impl Service {
         }
         let listener = bind(config.admin.listen, "admin.listen").await?;
         let admin_addr = listener.local_addr()?;
+        let shared = Arc::new(config.clone());
+        let api = Api::new(Direct::new(shared.clone(), append.clone()), shared, watched, tokens);
         let append = append.filter(|_| roles.ingest);
         let admin = Admin { registry: Arc::new(registry), append, floors, refusals, stop: edge_stop.clone() };
-        let admin = tokio::spawn(admin::serve(admin, listener));
+        let admin = tokio::spawn(admin::serve(admin, Arc::new(api), Silence::of(&config.ingest), listener));
         info!(edge = ?edge_addr, admin = %admin_addr, "started");
         Ok(Self { edge_addr, admin_addr, stop, edge, processor, admin, edge_stop, _locks: locks })
     }

@@ -42,6 +42,11 @@ pub struct Processor {
     pub reducer: Option<Arc<dyn Reducer>>,
 }
 
+/// A processor that is ready to run.
+pub struct Ready {
+    shared: Arc<Shared>,
+}
+
 struct Owned {
     entries: mpsc::UnboundedSender<Vec<LogEntry>>,
     stop: CancellationToken,
@@ -51,15 +56,50 @@ struct Owned {
 impl Processor {
     /// Runs until `stop`, then drains every partition. Ends by itself only where going on would lose records.
     pub async fn run(self, stop: CancellationToken) -> Result<(), RunError> {
+        self.ready()?.run(stop).await
+    }
+
+    /// Refuses what would not be sent anywhere.
+    pub fn ready(self) -> Result<Ready, RunError> {
         let is_fetched = |source: &&Source| self.fetches.iter().any(|fetch| fetch.is_of(source));
         if let Some(source) = self.sources.iter().filter(|s| s.fetch.is_some()).find(|s| !is_fetched(s)) {
             let problem = format!("{}/{} has thin events, and nothing that fetches them", source.tenant, source.name);
             return Err(LogError::Refused(problem).into());
         }
-        let budget = Budget::new(self.config.budget_bytes);
-        let (log, metrics) = (self.log.clone(), self.metrics.clone());
-        let expiring = tokio::spawn(expire(self.store.clone(), stop.clone()));
-        let shared = Arc::new(self.into_shared());
+        Ok(Ready { shared: Arc::new(self.into_shared()) })
+    }
+
+    fn into_shared(self) -> Shared {
+        let floors =
+            Floors { store: self.store.clone(), generation: FIRST_GENERATION.to_owned(), log: self.log.identity() };
+        let in_flight = Arc::new(Semaphore::new(self.config.groups_in_flight_max));
+        let fetch = |fetch: Fetch| fetch.into_sink(self.store.clone(), self.log.clone(), FIRST_EPOCH);
+        let sinks = self.sinks.into_iter().chain(self.fetches.into_iter().map(fetch)).map(Arc::new).collect();
+        let declarations = Arc::new(Declarations::new(&self.sources, sinks));
+        let settler = Settler {
+            store: self.store,
+            declarations,
+            config: self.config,
+            metrics: self.metrics,
+            reducer: self.reducer,
+            letters: Default::default(),
+        };
+        Shared { settler, log: self.log, floors, epoch: FIRST_EPOCH, writer: Uuid::new_v4(), in_flight }
+    }
+}
+
+impl Ready {
+    /// All sinks, and what fetches the documents of thin events: for whoever shows how they fare.
+    pub fn sinks(&self) -> Vec<Arc<NamedSink>> {
+        self.shared.settler.declarations.sinks().to_vec()
+    }
+
+    /// As [`Processor::run`].
+    pub async fn run(self, stop: CancellationToken) -> Result<(), RunError> {
+        let shared = self.shared;
+        let budget = Budget::new(shared.settler.config.budget_bytes);
+        let (log, metrics) = (shared.log.clone(), shared.settler.metrics.clone());
+        let expiring = tokio::spawn(expire(shared.settler.store.clone(), stop.clone()));
         let mut events = log.start(budget.clone(), shared.floors.clone()).await?;
         let mut owned: HashMap<i32, Owned> = HashMap::new();
         let mut result = Ok(());
@@ -110,24 +150,6 @@ impl Processor {
         stop.cancel();
         let _ = expiring.await;
         result
-    }
-
-    fn into_shared(self) -> Shared {
-        let floors =
-            Floors { store: self.store.clone(), generation: FIRST_GENERATION.to_owned(), log: self.log.identity() };
-        let in_flight = Arc::new(Semaphore::new(self.config.groups_in_flight_max));
-        let fetch = |fetch: Fetch| fetch.into_sink(self.store.clone(), self.log.clone(), FIRST_EPOCH);
-        let sinks = self.sinks.into_iter().chain(self.fetches.into_iter().map(fetch)).map(Arc::new).collect();
-        let declarations = Arc::new(Declarations::new(&self.sources, sinks));
-        let settler = Settler {
-            store: self.store,
-            declarations,
-            config: self.config,
-            metrics: self.metrics,
-            reducer: self.reducer,
-            letters: Default::default(),
-        };
-        Shared { settler, log: self.log, floors, epoch: FIRST_EPOCH, writer: Uuid::new_v4(), in_flight }
     }
 }
 

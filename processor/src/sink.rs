@@ -147,7 +147,8 @@ impl NamedSink {
         outcome == Outcome::Applied || self.delivers_stale()
     }
 
-    pub(crate) fn is_fetch(&self) -> bool {
+    /// Whether it fetches the documents of a source's thin events.
+    pub fn is_fetch(&self) -> bool {
         self.name.starts_with(fetch::PREFIX)
     }
 

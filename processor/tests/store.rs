@@ -53,6 +53,11 @@ macro_rules! conformance {
                 trace_finds_an_event_id_across_objects
                 dead_letters_are_replaced_by_row
                 dead_letters_are_listed_by_tenant_and_source
+                objects_come_in_pages
+                letters_come_in_pages
+                waiters_come_in_pages
+                events_of_an_object_come_in_pages
+                arrivals_come_in_pages
                 floors_only_rise
                 floors_are_separate
             }

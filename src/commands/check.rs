@@ -7,6 +7,7 @@ use serde::Serialize;
 use seriatim_ingest::sources::Sources;
 
 use super::{Context, Failure};
+use crate::api::auth::Tokens;
 use crate::engine;
 use crate::output::{print_rows, say};
 
@@ -34,6 +35,7 @@ pub async fn main(context: &Context, args: Args) -> anyhow::Result<ExitCode> {
     let sources = config.sources();
     if !args.without_secrets {
         Sources::new(sources.clone(), [0; 32]).map_err(|error| Failure::Config(error.to_string()))?;
+        Tokens::read(&config.admin.tokens).map_err(|error| Failure::Config(format!("{error:#}")))?;
         engine::check_sinks(&config).map_err(|error| Failure::Config(format!("{error:#}")))?;
     }
     let rows: Vec<_> = sources

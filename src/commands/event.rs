@@ -2,14 +2,12 @@
 
 use std::process::ExitCode;
 
-use anyhow::anyhow;
 use clap::{Parser, Subcommand};
-use serde::Serialize;
-use seriatim_processor::store::Arrival;
 
 use super::{Context, Failure};
-use crate::engine;
-use crate::output::{instant, print_fields, print_rows, write_bytes};
+use crate::api::operations::{OperationError, Operations};
+use crate::api::rows::{ArrivalRow, Paging, Trace};
+use crate::output::{at, print_fields, print_rows, write_bytes};
 
 /// One event: how it was decided, its raw bytes, and each of its arrivals
 #[derive(Debug, Parser)]
@@ -28,75 +26,25 @@ enum EventCommand {
     Trace { tenant: String, source: String, id: String },
 }
 
-#[derive(Serialize)]
-struct Event {
-    object: String,
-    event: String,
-    outcome: &'static str,
-    rev: i64,
-    #[serde(rename = "type")]
-    event_type: String,
-    version: Option<String>,
-    sha256: String,
-    record: String,
-    position: String,
-    decided: String,
-}
-
-#[derive(Serialize)]
-struct Row {
-    object: String,
-    event: String,
-    outcome: &'static str,
-    /// The rev of the effect that this arrival had.
-    rev: Option<i64>,
-    received: String,
-    done: String,
-    record: String,
-    position: String,
-    detail: Option<String>,
-}
-
 pub async fn main(context: &Context, args: Args) -> anyhow::Result<ExitCode> {
-    let config = context.load_or_dev()?;
-    let store = engine::open_inspect(&config).await?;
-    let (EventCommand::Get { tenant, source, id }
-    | EventCommand::Raw { tenant, source, id }
-    | EventCommand::Trace { tenant, source, id }) = &args.command;
-    let arrivals = store.trace(tenant, source, id).await?;
-    let Some(first) = arrivals.first() else {
-        return Err(
-            Failure::NotFound(format!("no event {id} of {tenant}/{source} has arrived, or it has expired")).into()
-        );
-    };
-    let decided = store.events(&first.key).await?.into_iter().find(|e| e.row == first.row.event_row);
+    let operations = context.operations()?;
     match args.command {
-        EventCommand::Get { .. } => {
+        EventCommand::Get { tenant, source, id } => {
+            let Trace { decided, arrivals, .. } = trace(&*operations, &tenant, &source, &id).await?;
+            let is_first = |row: &ArrivalRow, object: &str, event: &str| row.object == object && row.event == event;
+            let first = arrivals.first();
+            let event = decided.into_iter().find(|e| first.is_some_and(|row| is_first(row, &e.object, &e.event)));
             let missing = || Failure::NotFound(format!("event {id} was not decided: see `seriatim event trace`"));
-            let row = decided.ok_or_else(missing)?;
-            let event = Event {
-                object: first.key.object.clone(),
-                event: row.row,
-                outcome: row.outcome.as_str(),
-                rev: row.rev,
-                event_type: row.event_type,
-                version: row.version,
-                sha256: row.digest.to_string(),
-                record: row.record.to_string(),
-                position: row.position,
-                decided: instant(row.decided_ms),
-            };
-            print_fields(context.format, &event)?;
+            print_fields(context.format, &event.ok_or_else(missing)?)?;
         }
-        EventCommand::Raw { .. } => write_bytes(&raw(&config, first).await?)?,
-        EventCommand::Trace { .. } => {
-            let rev = |a: &Arrival| decided.as_ref().filter(|e| e.record == a.row.record).map(|e| e.rev);
-            let rows: Vec<_> = arrivals.iter().map(|a| to_row(a, rev(a))).collect();
-            let cells = |r: &Row| {
+        EventCommand::Raw { tenant, source, id } => write_bytes(&operations.raw(&tenant, &source, &id).await?)?,
+        EventCommand::Trace { tenant, source, id } => {
+            let rows = trace(&*operations, &tenant, &source, &id).await?.arrivals;
+            let cells = |r: &ArrivalRow| {
                 let effect = r.rev.map_or_else(|| "none".to_owned(), |rev| format!("rev {rev}"));
                 vec![
                     r.received.clone(),
-                    r.outcome.into(),
+                    r.outcome.clone(),
                     effect,
                     r.object.clone(),
                     r.record.clone(),
@@ -109,29 +57,17 @@ pub async fn main(context: &Context, args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The value of the record that an arrival was read from. Its position is a hint, its id decides.
-async fn raw(config: &crate::config::Config, arrival: &Arrival) -> anyhow::Result<bytes::Bytes> {
-    let gone = || anyhow!("the record at {} is not in the log any more", arrival.row.position);
-    let mut parts = arrival.row.position.rsplit('/');
-    let (offset, partition) = (parts.next(), parts.next());
-    let offset: i64 = offset.and_then(|o| o.parse().ok()).ok_or_else(gone)?;
-    let partition: i32 = partition.and_then(|p| p.parse().ok()).ok_or_else(gone)?;
-    let entries = engine::open_inspect_log(config).await?.entries(partition, offset, 1).await?;
-    let id = arrival.row.record.to_string();
-    let is_it = |h: &(String, bytes::Bytes)| h.0 == "st_record" && h.1 == id.as_bytes();
-    entries.into_iter().find(|e| e.headers.iter().any(is_it)).map(|e| e.value).ok_or_else(gone)
-}
-
-fn to_row(arrival: &Arrival, rev: Option<i64>) -> Row {
-    Row {
-        object: arrival.key.object.clone(),
-        event: arrival.row.event_row.clone(),
-        outcome: arrival.row.outcome.as_str(),
-        rev,
-        received: instant(arrival.row.recorded_ms),
-        done: instant(arrival.row.done_ms),
-        record: arrival.row.record.to_string(),
-        position: arrival.row.position.clone(),
-        detail: arrival.row.detail.clone(),
+/// All pages, as one, in the order in which the arrivals were received.
+async fn trace(operations: &dyn Operations, tenant: &str, source: &str, id: &str) -> Result<Trace, OperationError> {
+    let mut paging = Paging::largest();
+    let mut whole = operations.trace(tenant, source, id, &paging).await?;
+    while let Some(after) = whole.after.take() {
+        paging.after = Some(after);
+        let next = operations.trace(tenant, source, id, &paging).await?;
+        whole.decided.extend(next.decided);
+        whole.arrivals.extend(next.arrivals);
+        whole.after = next.after;
     }
+    whole.arrivals.sort_by(|a, b| (at(&a.received), &a.record).cmp(&(at(&b.received), &b.record)));
+    Ok(whole)
 }

@@ -410,7 +410,7 @@ fn what_had_no_object_finds_it_by_a_mended_declaration(engine: Engine) {
         assert!(["applied", "stale"].contains(&outcomes(&system, &event.id()).concat().as_str()), "{event:?}");
     }
     let left = letters(&system);
-    assert!(text(&left[0], "value").contains("homeless"), "{left:?}");
+    assert!(text(&system.whole_letters()[0], "value").contains("homeless"), "{left:?}");
     assert!(before.contains(&left[0]), "it was not even touched");
 }
 

@@ -254,7 +254,7 @@ fn a_refused_snapshot_is_a_dead_letter_and_its_object_goes_on(engine: Engine) {
     system.wait_processed();
     assert_eq!(receiver.pushes(PATH).len(), sent.len(), "each once, refused or not");
     receiver.check_order();
-    let letters = dead_letters(&system);
+    let letters = system.whole_letters();
     assert_eq!(letters.len(), refused.len(), "{letters:?}");
     for event in refused {
         let id = format!("bad-{}", event.n);

@@ -208,6 +208,17 @@ impl System {
         }
     }
 
+    /// All dead letters, whole: a list leaves out what they hold.
+    pub fn whole_letters(&self) -> Vec<Value> {
+        let all = self.json(&["dead", "list"]);
+        let text = |letter: &Value, field: &str| letter[field].as_str().expect("text").to_owned();
+        let show = |letter: &Value| {
+            let [tenant, source, record] = ["tenant", "source", "record"].map(|field| text(letter, field));
+            self.json(&["dead", "show", &tenant, &source, &record])
+        };
+        all.as_array().expect("a list").iter().map(show).collect()
+    }
+
     pub fn url(&self, tenant: &str, source: &str) -> String {
         format!("http://127.0.0.1:{}/in/{tenant}/{source}", self.edge)
     }

@@ -20,6 +20,7 @@ pub struct Gate {
     retry_max: Duration,
     pace: Pace,
     slots: Arc<Semaphore>,
+    concurrency: usize,
     state: Arc<Mutex<State>>,
 }
 
@@ -103,6 +104,7 @@ impl Gate {
             retry_max: Duration::from_millis(policy.retry_max_ms),
             pace: Pace::new(policy.rate_per_s),
             slots: Arc::new(Semaphore::new(policy.concurrency)),
+            concurrency: policy.concurrency,
             state: Arc::new(Mutex::new(state)),
         }
     }
@@ -114,6 +116,11 @@ impl Gate {
     /// Whether first sends go out: the sink is not known to be away.
     pub fn is_closed(&self) -> bool {
         matches!(self.state().breaker, Breaker::Closed { .. })
+    }
+
+    /// Sends that are under way.
+    pub fn under_way(&self) -> usize {
+        self.concurrency.saturating_sub(self.slots.available_permits())
     }
 
     /// When what waits may be tried: now, or once the breaker lets a probe through.

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::decide::View;
 use crate::error::StoreError;
-use crate::inspect::{Inspect, ObjectState};
+use crate::inspect::{After, AfterArrival, Inspect, LetterHead, ObjectHead, ObjectState, Page, RowName, Scope};
 
 #[derive(Debug, Default)]
 struct Tables {
@@ -209,6 +209,19 @@ impl Store for MemoryStore {
     }
 }
 
+/// A page of rows that come in order of their names: all of them are one bucket.
+fn page<T>(rows: impl Iterator<Item = (RowName, T)>, scope: Scope<'_>, after: &After, max: usize) -> Page<T> {
+    let mut rows = rows.filter(|(name, _)| scope.has(&name.tenant, &name.source));
+    let behind = |(name, _): &(RowName, T)| after.row.as_ref().is_none_or(|after| name > after);
+    let (mut out, mut last) = (Vec::new(), None);
+    for (name, row) in rows.by_ref().filter(behind).take(max) {
+        out.push(row);
+        last = Some(name);
+    }
+    let next = (out.len() == max).then_some(After { bucket: 0, row: last });
+    Page { rows: out, next }
+}
+
 #[async_trait]
 impl Inspect for MemoryStore {
     async fn object(&self, key: &ObjectKey) -> Result<Option<ObjectState>, StoreError> {
@@ -216,38 +229,75 @@ impl Inspect for MemoryStore {
         Ok(found.map(|(head, state)| ObjectState { key: key.clone(), head, state }))
     }
 
-    async fn objects(&self, tenant: &str, source: &str) -> Result<Vec<ObjectState>, StoreError> {
-        let tables = self.tables();
-        let of = tables.heads.iter().filter(|(key, _)| key.tenant == tenant && key.source == source);
-        Ok(of
-            .map(|(key, (head, state))| ObjectState { key: key.clone(), head: head.clone(), state: state.clone() })
-            .collect())
+    async fn event(&self, key: &ObjectKey, row: &str) -> Result<Option<EventRow>, StoreError> {
+        Ok(self.tables().events.get(&(key.clone(), row.to_owned())).cloned())
     }
 
-    async fn events(&self, key: &ObjectKey) -> Result<Vec<EventRow>, StoreError> {
-        let tables = self.tables();
-        Ok(tables.events.iter().filter(|((k, _), _)| k == key).map(|(_, row)| row.clone()).collect())
+    async fn letter(&self, head: &LetterHead) -> Result<Option<DeadLetter>, StoreError> {
+        Ok(self.tables().dead.get(&letter_key(&head.of)).cloned())
     }
 
-    async fn arrivals(&self, key: &ObjectKey) -> Result<Vec<Arrival>, StoreError> {
+    async fn heads(
+        &self,
+        tenant: &str,
+        source: &str,
+        after: &After,
+        max: usize,
+    ) -> Result<Page<ObjectHead>, StoreError> {
+        let scope = Scope { tenant: Some(tenant), source: Some(source) };
         let tables = self.tables();
-        Ok(tables.arrivals.iter().filter(|((k, _), _)| k == key).map(|(_, a)| a.clone()).collect())
+        let of = |(key, (head, _)): (&ObjectKey, &(Head, _))| {
+            (RowName::new(key, ""), ObjectHead { key: key.clone(), head: head.clone() })
+        };
+        Ok(page(tables.heads.iter().map(of), scope, after, max))
     }
 
-    async fn trace(&self, tenant: &str, source: &str, event_id: &str) -> Result<Vec<Arrival>, StoreError> {
+    async fn letters(&self, scope: Scope<'_>, after: &After, max: usize) -> Result<Page<LetterHead>, StoreError> {
+        let tables = self.tables();
+        let of = |letter: &DeadLetter| {
+            let head = LetterHead::of(0, letter.clone());
+            (RowName::new(&head.of.key, &head.of.row), head)
+        };
+        Ok(page(tables.dead.values().map(of), scope, after, max))
+    }
+
+    async fn waiters(&self, scope: Scope<'_>, after: &After, max: usize) -> Result<Page<WaitingSink>, StoreError> {
+        let tables = self.tables();
+        Ok(page(tables.waiting.values().map(|w| (RowName::new(&w.key, &w.sink), w.clone())), scope, after, max))
+    }
+
+    async fn events_behind(&self, key: &ObjectKey, after: &str, max: usize) -> Result<Vec<EventRow>, StoreError> {
+        let tables = self.tables();
+        let of = tables.events.iter().filter(|((k, row), _)| k == key && row.as_str() > after);
+        Ok(of.map(|(_, row)| row.clone()).take(max).collect())
+    }
+
+    async fn arrivals_behind(&self, key: &ObjectKey, after: &str, max: usize) -> Result<Vec<Arrival>, StoreError> {
+        let tables = self.tables();
+        let of = tables.arrivals.iter().filter(|((k, row), _)| k == key && row.as_str() > after);
+        Ok(of.map(|(_, arrival)| arrival.clone()).take(max).collect())
+    }
+
+    async fn trace_behind(
+        &self,
+        tenant: &str,
+        source: &str,
+        event_id: &str,
+        after: &AfterArrival,
+        max: usize,
+    ) -> Result<Vec<Arrival>, StoreError> {
         let tables = self.tables();
         let is_it = |a: &&Arrival| a.key.tenant == tenant && a.key.source == source && a.row.event_id == event_id;
-        Ok(tables.arrivals.values().filter(is_it).cloned().collect())
-    }
-
-    async fn dead(&self, tenant: Option<&str>, source: Option<&str>) -> Result<Vec<DeadLetter>, StoreError> {
-        let tables = self.tables();
-        let is_it = |l: &&DeadLetter| tenant.is_none_or(|t| l.tenant == t) && source.is_none_or(|s| l.source == s);
-        Ok(tables.dead.values().filter(is_it).cloned().collect())
-    }
-
-    async fn all_waiting(&self) -> Result<Vec<WaitingSink>, StoreError> {
-        Ok(self.tables().waiting.values().cloned().collect())
+        let place = |a: &Arrival| {
+            let AfterArrival { object, event_row, record } = AfterArrival::of(a);
+            (object, event_row, record)
+        };
+        let after = (after.object.clone(), after.event_row.clone(), after.record.clone());
+        let mut all: Vec<Arrival> =
+            tables.arrivals.values().filter(is_it).filter(|a| place(a) > after).cloned().collect();
+        all.sort_by_key(place);
+        all.truncate(max);
+        Ok(all)
     }
 
     async fn first_waiting(&self, key: &ObjectKey, sink: &str, max: usize) -> Result<Vec<WaitingEffect>, StoreError> {

@@ -334,29 +334,34 @@ fn read_view(connection: &Connection, query: &ObjectQuery) -> rusqlite::Result<V
 }
 
 fn read_head(row: &Row<'_>) -> rusqlite::Result<Head> {
-    let order_key: Option<Vec<u8>> = row.get(2)?;
+    read_head_at(row, 0)
+}
+
+/// `at`: where the columns of the head begin.
+fn read_head_at(row: &Row<'_>, at: usize) -> rusqlite::Result<Head> {
+    let order_key: Option<Vec<u8>> = row.get(at + 2)?;
     let snapshot = order_key.map(|order_key| {
         Ok::<_, rusqlite::Error>(Snapshot {
             order_key: OrderKey(order_key),
-            version: row.get(3)?,
-            event_type: row.get(4)?,
-            event_row: row.get(5)?,
-            record: parsed(row, 6)?,
-            digest: read_digest(row, 7)?,
-            deleted: row.get(8)?,
+            version: row.get(at + 3)?,
+            event_type: row.get(at + 4)?,
+            event_row: row.get(at + 5)?,
+            record: parsed(row, at + 6)?,
+            digest: read_digest(row, at + 7)?,
+            deleted: row.get(at + 8)?,
         })
     });
-    let waiting: Option<String> = row.get(9)?;
-    let fold: Option<Vec<u8>> = row.get(10)?;
-    let parked: Option<String> = row.get(11)?;
+    let waiting: Option<String> = row.get(at + 9)?;
+    let fold: Option<Vec<u8>> = row.get(at + 10)?;
+    let parked: Option<String> = row.get(at + 11)?;
     let parked = parked.map(|text| serde_json::from_str(&text)).transpose();
     Ok(Head {
-        rev: row.get(0)?,
-        turn: row.get(1)?,
+        rev: row.get(at)?,
+        turn: row.get(at + 1)?,
         snapshot: snapshot.transpose()?,
-        waiting: Waiting::decode(waiting.as_deref()).map_err(|e| conversion(9, e.to_string()))?,
+        waiting: Waiting::decode(waiting.as_deref()).map_err(|e| conversion(at + 9, e.to_string()))?,
         fold: fold.map(Into::into),
-        parked: parked.map_err(|e| conversion(11, e.to_string()))?,
+        parked: parked.map_err(|e| conversion(at + 11, e.to_string()))?,
     })
 }
 

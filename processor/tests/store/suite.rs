@@ -4,10 +4,12 @@ mod commits;
 mod contention;
 mod keys;
 mod ledger;
+mod pages;
 mod waiting;
 
 pub use commits::*;
 pub use contention::*;
 pub use keys::*;
 pub use ledger::*;
+pub use pages::*;
 pub use waiting::*;

@@ -17,7 +17,7 @@ use seriatim_schemas::key::ObjectKey;
 use seriatim_schemas::outcome::Outcome;
 
 use super::{Ledger, Target};
-use crate::commands::lag::lags;
+use crate::api::lag::lags;
 use crate::config::Config;
 use crate::engine;
 use crate::output::say;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{BY_VERSION, dead_letters, deliver, get_object, hmac_source, signed, text};
+use super::{BY_VERSION, deliver, get_object, hmac_source, signed, text};
 use crate::support::{Engine, Role, System};
 
 /// A hostile body may take this long to be answered, on a busy machine. Something quadratic takes far longer.
@@ -62,7 +62,7 @@ fn a_key_that_comes_twice_where_ids_and_versions_are_read_is_a_dead_letter() {
         assert_eq!(deliver(&signed(&system, "acme", source, *body)).status, 200, "{body}");
     }
     system.wait_processed();
-    let dead = dead_letters(&system);
+    let dead = system.whole_letters();
     for (source, body) in &bodies {
         let found = dead.iter().any(|l| l["source"] == *source && l["value"] == *body);
         assert!(found, "no dead letter for {body}");
@@ -118,7 +118,7 @@ fn hostile_json_neither_crashes_nor_delays() {
     let started = Instant::now();
     system.wait_processed();
     println!("{} hostile bodies processed within {:?} after the last answer", bodies.len(), started.elapsed());
-    let dead = dead_letters(&system);
+    let dead = system.whole_letters();
     let lines = std::fs::read_to_string(system.path("effects.jsonl")).expect("effects");
     let effects: Vec<Effect<'_>> = lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let mut deaths = 0;

@@ -1,5 +1,7 @@
 //! What an operator asks the distributed store.
 
+use std::cmp::Ordering;
+
 use async_trait::async_trait;
 use futures::{StreamExt, TryStreamExt};
 use seriatim_schemas::key::ObjectKey;
@@ -9,98 +11,191 @@ use seriatim_schemas::tables::kind;
 use super::CqlStore;
 use super::row::Stored;
 use super::session::plain_failed;
+use super::statements::Statements;
 use crate::error::StoreError;
-use crate::inspect::{Inspect, ObjectState};
+use crate::inspect::{After, AfterArrival, Inspect, LetterHead, ObjectHead, ObjectState, Page, RowName, Scope};
 use crate::store::{Arrival, FloorKey, Store};
 
-/// Buckets asked at once where all of them are.
-const BUCKETS_AT_ONCE: usize = 32;
-
-fn to_state(stored: &Stored) -> Result<Option<ObjectState>, StoreError> {
-    let state = stored.state()?;
-    Ok(stored.head()?.map(|head| ObjectState { key: stored.key(), head, state }))
-}
+/// Buckets asked at once where a page spans many.
+const BUCKETS_AT_ONCE: usize = 16;
 
 fn to_arrival(stored: &Stored) -> Result<Arrival, StoreError> {
     // What is left of the TTL is not read: it only matters when an arrival is written.
     Ok(Arrival { key: stored.key(), row: stored.arrival()?, ttl_s: 0 })
 }
 
+fn corrupt(error: impl std::fmt::Display) -> StoreError {
+    StoreError::Corrupt(error.to_string())
+}
+
 impl CqlStore {
-    async fn rows_of(&self, key: &ObjectKey, kind: i8) -> Result<Vec<Stored>, StoreError> {
-        let values = (self.bucket_of(key), kind, &key.tenant, &key.source, &key.object);
-        self.rows(&self.statements.read_object, values).await
+    /// Rows of a kind, bucket by bucket, each in its clustering order.
+    async fn page<T>(
+        &self,
+        kind: i8,
+        scope: Scope<'_>,
+        after: &After,
+        max: usize,
+        to_row: impl Fn(u32, &Stored) -> Result<Option<T>, StoreError>,
+    ) -> Result<Page<T>, StoreError> {
+        let ask = (after.bucket..self.buckets).map(|bucket| async move {
+            let behind = after.row.as_ref().filter(|_| bucket == after.bucket);
+            Ok::<_, StoreError>((bucket, self.scan(bucket, kind, scope, behind, max).await?))
+        });
+        let mut asked = futures::stream::iter(ask).buffered(BUCKETS_AT_ONCE);
+        let mut rows = Vec::new();
+        while let Some((bucket, found)) = asked.try_next().await? {
+            let is_last_of_bucket = found.len() < max;
+            for stored in &found {
+                if scope.has(&stored.tenant, &stored.source) {
+                    rows.extend(to_row(bucket, stored)?);
+                }
+                if rows.len() == max {
+                    let next = After { bucket, row: Some(RowName::new(&stored.key(), &stored.row)) };
+                    return Ok(Page { rows, next: Some(next) });
+                }
+            }
+            if let Some(last) = found.last().filter(|_| !is_last_of_bucket) {
+                let next = After { bucket, row: Some(RowName::new(&last.key(), &last.row)) };
+                return Ok(Page { rows, next: Some(next) });
+            }
+        }
+        Ok(Page { rows, next: None })
     }
 
-    async fn source_in(&self, bucket: i32, tenant: &str, source: &str) -> Result<Vec<Stored>, StoreError> {
-        self.rows(&self.statements.read_source, (bucket, tenant, source)).await
+    async fn scan(
+        &self,
+        bucket: u32,
+        kind: i8,
+        scope: Scope<'_>,
+        behind: Option<&RowName>,
+        max: usize,
+    ) -> Result<Vec<Stored>, StoreError> {
+        let (bucket, max) = (bucket as i32, i32::try_from(max).unwrap_or(i32::MAX));
+        let Statements { scan_source, scan_source_behind, scan_kind, scan_kind_behind, .. } = &self.statements;
+        let of = scope.tenant.zip(scope.source);
+        match (of, behind) {
+            (Some((tenant, source)), None) => self.rows(scan_source, (bucket, kind, tenant, source, max)).await,
+            (Some((tenant, source)), Some(RowName { tenant: t, source: s, object, row })) => {
+                let values = (bucket, kind, t, s, object, row, kind, tenant, source, max);
+                self.rows(scan_source_behind, values).await
+            }
+            (None, None) => self.rows(scan_kind, (bucket, kind, max)).await,
+            (None, Some(RowName { tenant, source, object, row })) => {
+                self.rows(scan_kind_behind, (bucket, kind, tenant, source, object, row, kind, max)).await
+            }
+        }
     }
 
-    fn all_buckets(&self) -> impl Iterator<Item = i32> + use<> {
-        0..self.buckets as i32
+    async fn rows_of(&self, key: &ObjectKey, kind: i8, after: &str, max: usize) -> Result<Vec<Stored>, StoreError> {
+        let max = i32::try_from(max).unwrap_or(i32::MAX);
+        let values = (self.bucket_of(key), kind, &key.tenant, &key.source, &key.object, after, max);
+        self.rows(&self.statements.read_object_behind, values).await
+    }
+
+    /// Arrivals of one event row behind the record `after`.
+    async fn arrivals_of(
+        &self,
+        key: &ObjectKey,
+        event_row: &str,
+        after: &str,
+        max: usize,
+    ) -> Result<Vec<Arrival>, StoreError> {
+        // '0' is what follows '/'. Another event's row may lie between: that of an id which itself holds a slash.
+        let (mut from, to) = (format!("{event_row}/{after}"), format!("{event_row}0"));
+        let mut found = Vec::new();
+        loop {
+            let bucket = key.bucket(self.buckets);
+            let rows = self.rows_behind(bucket, kind::ARRIVAL, key, from, to.clone(), max).await?;
+            let arrivals = rows.iter().map(to_arrival).collect::<Result<Vec<_>, _>>()?;
+            found.extend(arrivals.into_iter().filter(|a| a.row.event_row == event_row));
+            let Some(last) = rows.last().filter(|_| rows.len() == max && found.len() < max) else {
+                found.truncate(max);
+                return Ok(found);
+            };
+            from = last.row.clone();
+        }
+    }
+
+    /// Object and event row of all that an event id names.
+    async fn named(&self, tenant: &str, source: &str, event_id: &str) -> Result<Vec<(String, String)>, StoreError> {
+        let answer = self.session.execute_unpaged(&self.statements.read_index, (tenant, source, event_id)).await;
+        let answer = answer.map_err(plain_failed)?.into_rows_result().map_err(corrupt)?;
+        let rows = answer.rows::<(String, String)>().map_err(corrupt)?;
+        rows.collect::<Result<_, _>>().map_err(corrupt)
     }
 }
 
 #[async_trait]
 impl Inspect for CqlStore {
     async fn object(&self, key: &ObjectKey) -> Result<Option<ObjectState>, StoreError> {
-        let rows = self.rows_of(key, kind::HEAD).await?;
-        rows.first().map_or(Ok(None), to_state)
+        let values = (self.bucket_of(key), kind::HEAD, &key.tenant, &key.source, &key.object);
+        let rows = self.rows(&self.statements.read_object, values).await?;
+        let Some(stored) = rows.first() else { return Ok(None) };
+        let state = stored.state()?;
+        Ok(stored.head()?.map(|head| ObjectState { key: stored.key(), head, state }))
     }
 
-    async fn objects(&self, tenant: &str, source: &str) -> Result<Vec<ObjectState>, StoreError> {
-        let ask = self.all_buckets().map(|bucket| self.source_in(bucket, tenant, source));
-        let rows: Vec<Vec<Stored>> = futures::stream::iter(ask).buffer_unordered(BUCKETS_AT_ONCE).try_collect().await?;
-        let mut states: Vec<_> =
-            rows.iter().flatten().filter_map(|row| to_state(row).transpose()).collect::<Result<_, _>>()?;
-        states.sort_by(|a, b| a.key.cmp(&b.key));
-        Ok(states)
+    async fn event(&self, key: &ObjectKey, row: &str) -> Result<Option<EventRow>, StoreError> {
+        let values = (self.bucket_of(key), kind::EVENT, &key.tenant, &key.source, &key.object, row);
+        self.rows(&self.statements.read_row, values).await?.first().map(Stored::event).transpose()
     }
 
-    async fn events(&self, key: &ObjectKey) -> Result<Vec<EventRow>, StoreError> {
-        self.rows_of(key, kind::EVENT).await?.iter().map(Stored::event).collect()
+    async fn letter(&self, head: &LetterHead) -> Result<Option<DeadLetter>, StoreError> {
+        self.dead_letter(head.bucket, &head.of).await
     }
 
-    async fn arrivals(&self, key: &ObjectKey) -> Result<Vec<Arrival>, StoreError> {
-        self.rows_of(key, kind::ARRIVAL).await?.iter().map(to_arrival).collect()
+    async fn heads(
+        &self,
+        tenant: &str,
+        source: &str,
+        after: &After,
+        max: usize,
+    ) -> Result<Page<ObjectHead>, StoreError> {
+        let scope = Scope { tenant: Some(tenant), source: Some(source) };
+        let to_head = |_, stored: &Stored| Ok(stored.head()?.map(|head| ObjectHead { key: stored.key(), head }));
+        self.page(kind::HEAD, scope, after, max, to_head).await
     }
 
-    async fn trace(&self, tenant: &str, source: &str, event_id: &str) -> Result<Vec<Arrival>, StoreError> {
-        let answer = self
-            .session
-            .execute_unpaged(&self.statements.read_index, (tenant, source, event_id))
-            .await
-            .map_err(plain_failed)?;
-        let answer = answer.into_rows_result().map_err(|e| StoreError::Corrupt(e.to_string()))?;
-        let rows = answer.rows::<(String,)>().map_err(|e| StoreError::Corrupt(e.to_string()))?;
-        let mut objects: Vec<String> = rows
-            .map(|r| r.map(|(object,)| object))
-            .collect::<Result<_, _>>()
-            .map_err(|e| StoreError::Corrupt(e.to_string()))?;
-        objects.dedup();
+    async fn letters(&self, scope: Scope<'_>, after: &After, max: usize) -> Result<Page<LetterHead>, StoreError> {
+        self.page(kind::DEAD, scope, after, max, |bucket, stored| stored.letter_head(bucket).map(Some)).await
+    }
+
+    async fn waiters(&self, scope: Scope<'_>, after: &After, max: usize) -> Result<Page<WaitingSink>, StoreError> {
+        self.page(kind::WAITING, scope, after, max, |_, stored| Ok(Some(stored.waiting_sink()))).await
+    }
+
+    async fn events_behind(&self, key: &ObjectKey, after: &str, max: usize) -> Result<Vec<EventRow>, StoreError> {
+        self.rows_of(key, kind::EVENT, after, max).await?.iter().map(Stored::event).collect()
+    }
+
+    async fn arrivals_behind(&self, key: &ObjectKey, after: &str, max: usize) -> Result<Vec<Arrival>, StoreError> {
+        self.rows_of(key, kind::ARRIVAL, after, max).await?.iter().map(to_arrival).collect()
+    }
+
+    async fn trace_behind(
+        &self,
+        tenant: &str,
+        source: &str,
+        event_id: &str,
+        after: &AfterArrival,
+        max: usize,
+    ) -> Result<Vec<Arrival>, StoreError> {
         let mut found = Vec::new();
-        for object in objects {
-            let arrivals = self.arrivals(&ObjectKey::new(tenant, source, object)).await?;
-            found.extend(arrivals.into_iter().filter(|a| a.row.event_id == event_id));
+        for (object, event_row) in self.named(tenant, source, event_id).await? {
+            let begin = (&after.object, &after.event_row);
+            let record = match (&object, &event_row).cmp(&begin) {
+                Ordering::Less => continue,
+                Ordering::Equal => after.record.as_str(),
+                Ordering::Greater => "",
+            };
+            let key = ObjectKey::new(tenant, source, object);
+            found.extend(self.arrivals_of(&key, &event_row, record, max - found.len()).await?);
+            if found.len() == max {
+                break;
+            }
         }
-        found.sort_by_key(|a| (a.row.recorded_ms, a.row.record));
         Ok(found)
-    }
-
-    async fn dead(&self, tenant: Option<&str>, source: Option<&str>) -> Result<Vec<DeadLetter>, StoreError> {
-        let ask = self.all_buckets().map(|bucket| self.rows(&self.statements.read_kind, (bucket, kind::DEAD)));
-        let rows: Vec<Vec<Stored>> = futures::stream::iter(ask).buffer_unordered(BUCKETS_AT_ONCE).try_collect().await?;
-        let wanted = |s: &&Stored| tenant.is_none_or(|t| s.tenant == t) && source.is_none_or(|n| s.source == n);
-        let mut letters: Vec<_> =
-            rows.iter().flatten().filter(wanted).map(Stored::dead_letter).collect::<Result<_, _>>()?;
-        letters.sort_by_key(|l| l.dead_ms);
-        Ok(letters)
-    }
-
-    async fn all_waiting(&self) -> Result<Vec<WaitingSink>, StoreError> {
-        let ask = (0..self.buckets).map(|bucket| self.waiting(bucket));
-        let found: Vec<Vec<_>> = futures::stream::iter(ask).buffer_unordered(BUCKETS_AT_ONCE).try_collect().await?;
-        Ok(found.into_iter().flatten().collect())
     }
 
     async fn first_waiting(&self, key: &ObjectKey, sink: &str, max: usize) -> Result<Vec<WaitingEffect>, StoreError> {

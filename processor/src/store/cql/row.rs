@@ -16,6 +16,8 @@ use seriatim_schemas::version::OrderKey;
 use uuid::Uuid;
 
 use crate::error::StoreError;
+use crate::inspect::LetterHead;
+use crate::store::LetterKey;
 
 /// Columns are matched by name; those that a statement leaves out keep their default.
 #[derive(Debug, Default)]
@@ -224,8 +226,22 @@ impl Stored {
         })
     }
 
+    pub fn letter_head(&self, bucket: u32) -> Result<LetterHead, StoreError> {
+        Ok(LetterHead {
+            bucket,
+            of: LetterKey { key: self.key(), row: self.row.clone() },
+            event_id: self.event_id.clone().unwrap_or_default(),
+            event_type: self.event_type.clone().unwrap_or_default(),
+            record: self.record_id()?,
+            cause: self.outcome.clone().unwrap_or_default(),
+            detail: self.detail.clone().unwrap_or_default(),
+            position: self.position.clone().unwrap_or_default(),
+            recorded_ms: self.recorded_ms,
+            dead_ms: self.done_ms,
+        })
+    }
+
     pub fn dead_letter(&self) -> Result<DeadLetter, StoreError> {
-        let headers = self.headers()?;
         Ok(DeadLetter {
             tenant: self.tenant.clone(),
             source: self.source.clone(),
@@ -239,7 +255,7 @@ impl Stored {
             position: self.position.clone().unwrap_or_default(),
             recorded_ms: self.recorded_ms,
             dead_ms: self.done_ms,
-            headers,
+            headers: self.headers()?,
             value: Bytes::from(self.value.clone().unwrap_or_default()),
         })
     }

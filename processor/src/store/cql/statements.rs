@@ -29,7 +29,11 @@ pub struct Statements {
     pub insert_index: PreparedStatement,
     pub read_index: PreparedStatement,
     pub read_object: PreparedStatement,
-    pub read_source: PreparedStatement,
+    pub read_object_behind: PreparedStatement,
+    pub scan_source: PreparedStatement,
+    pub scan_source_behind: PreparedStatement,
+    pub scan_kind: PreparedStatement,
+    pub scan_kind_behind: PreparedStatement,
     pub read_kind: PreparedStatement,
     pub set_floor: PreparedStatement,
     pub read_floor: PreparedStatement,
@@ -117,9 +121,26 @@ impl Statements {
             ))
             .await?,
             insert_index: prepare(format!("INSERT INTO {index} (tenant, source, event_id, object, row) VALUES (?, ?, ?, ?, ?) USING TTL ?")).await?,
-            read_index: prepare(format!("SELECT object FROM {index} WHERE tenant = ? AND source = ? AND event_id = ?")).await?,
+            read_index: prepare(format!("SELECT object, row FROM {index} WHERE tenant = ? AND source = ? AND event_id = ?")).await?,
             read_object: prepare(format!("SELECT {COLUMNS}, state FROM {objects} WHERE {one_object}")).await?,
-            read_source: prepare(format!("SELECT {COLUMNS}, state FROM {objects} WHERE bucket = ? AND kind = 0 AND tenant = ? AND source = ?")).await?,
+            read_object_behind: prepare(format!("SELECT {COLUMNS} FROM {objects} WHERE {one_object} AND row > ? LIMIT ?")).await?,
+            // Pages over many objects. Bounds of several columns are compared as one, which both servers take only where
+            // all of them begin with the same column.
+            scan_source: prepare(format!(
+                "SELECT {COLUMNS} FROM {objects} WHERE bucket = ? AND kind = ? AND tenant = ? AND source = ? LIMIT ?"
+            ))
+            .await?,
+            scan_source_behind: prepare(format!(
+                "SELECT {COLUMNS} FROM {objects} WHERE bucket = ? AND (kind, tenant, source, object, row) > (?, ?, ?, ?, ?) \
+                 AND (kind, tenant, source) <= (?, ?, ?) LIMIT ?"
+            ))
+            .await?,
+            scan_kind: prepare(format!("SELECT {COLUMNS} FROM {objects} WHERE bucket = ? AND kind = ? LIMIT ?")).await?,
+            scan_kind_behind: prepare(format!(
+                "SELECT {COLUMNS} FROM {objects} WHERE bucket = ? AND (kind, tenant, source, object, row) > (?, ?, ?, ?, ?) \
+                 AND (kind) <= (?) LIMIT ?"
+            ))
+            .await?,
             read_kind: prepare(format!("SELECT {COLUMNS}, headers, value FROM {objects} WHERE bucket = ? AND kind = ?")).await?,
             // The offset is its own timestamp: the greater one wins, whoever writes last.
             set_floor: prepare(format!(

@@ -100,19 +100,21 @@ pub fn effects(
     statement.query_map(params![key.tenant, key.source, key.object, sink, after, max as i64], read)?.collect()
 }
 
+pub const WAITING_COLUMNS: &str = "tenant, source, object, sink, since_ms, cause, parked";
+
 pub fn waiting(connection: &Connection) -> rusqlite::Result<Vec<WaitingSink>> {
-    let sql = "SELECT tenant, source, object, sink, since_ms, cause, parked FROM waiting";
-    let mut statement = connection.prepare_cached(sql)?;
-    let read = |row: &Row<'_>| {
-        Ok(WaitingSink {
-            key: ObjectKey::new(row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get::<_, String>(2)?),
-            sink: row.get(3)?,
-            since_ms: row.get(4)?,
-            cause: row.get(5)?,
-            is_parked: row.get(6)?,
-        })
-    };
-    statement.query_map([], read)?.collect()
+    let mut statement = connection.prepare_cached(&format!("SELECT {WAITING_COLUMNS} FROM waiting"))?;
+    statement.query_map([], read_waiting)?.collect()
+}
+
+pub fn read_waiting(row: &Row<'_>) -> rusqlite::Result<WaitingSink> {
+    Ok(WaitingSink {
+        key: ObjectKey::new(row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get::<_, String>(2)?),
+        sink: row.get(3)?,
+        since_ms: row.get(4)?,
+        cause: row.get(5)?,
+        is_parked: row.get(6)?,
+    })
 }
 
 pub fn backlog(connection: &Connection, key: &ObjectKey, from: u64, max: usize) -> rusqlite::Result<Vec<BacklogRow>> {

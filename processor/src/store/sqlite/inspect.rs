@@ -2,74 +2,143 @@
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use rusqlite::{Row, params};
+use rusqlite::types::Value;
+use rusqlite::{OptionalExtension, Row, params};
 use seriatim_schemas::key::ObjectKey;
 use seriatim_schemas::record::headers_from_json;
 use seriatim_schemas::row::{ArrivalRow, DeadLetter, EventRow, State, WaitingEffect, WaitingSink};
 
 use super::{
-    DEAD_COLUMNS, EVENT_COLUMNS, HEAD_COLUMNS, SqliteStore, conversion, parsed, read_event, read_head, read_outcome,
+    EVENT_COLUMNS, HEAD_COLUMNS, SqliteStore, beside, conversion, parsed, read_event, read_head, read_head_at,
+    read_outcome,
 };
 use crate::error::StoreError;
-use crate::inspect::{Inspect, ObjectState};
-use crate::store::{Arrival, FloorKey, Store};
+use crate::inspect::{After, AfterArrival, Inspect, LetterHead, ObjectHead, ObjectState, Page, RowName, Scope};
+use crate::store::{Arrival, FloorKey, LetterKey, Store};
 
 #[async_trait]
 impl Inspect for SqliteStore {
     async fn object(&self, key: &ObjectKey) -> Result<Option<ObjectState>, StoreError> {
-        let all = self.objects_where(
-            "tenant = ?1 AND source = ?2 AND object = ?3",
-            vec![key.tenant.clone(), key.source.clone(), key.object.clone()],
-        );
-        Ok(all.await?.pop())
-    }
-
-    async fn objects(&self, tenant: &str, source: &str) -> Result<Vec<ObjectState>, StoreError> {
-        self.objects_where("tenant = ?1 AND source = ?2", vec![tenant.to_owned(), source.to_owned()]).await
-    }
-
-    async fn events(&self, key: &ObjectKey) -> Result<Vec<EventRow>, StoreError> {
         let key = key.clone();
         self.call(move |connection| {
-            let sql = format!(
-                "SELECT {EVENT_COLUMNS} FROM event WHERE tenant = ?1 AND source = ?2 AND object = ?3 ORDER BY rev"
-            );
-            let mut statement = connection.prepare_cached(&sql)?;
-            let rows = statement.query_map(params![key.tenant, key.source, key.object], read_event)?;
-            rows.collect()
+            let sql =
+                format!("SELECT {HEAD_COLUMNS}, state FROM head WHERE tenant = ?1 AND source = ?2 AND object = ?3");
+            let read = |row: &Row<'_>| {
+                let state: Option<Vec<u8>> = row.get(12)?;
+                let state = state.map(|s| State::decode(&s)).transpose().map_err(|e| conversion(12, e.to_string()))?;
+                Ok(ObjectState { key: key.clone(), head: read_head(row)?, state })
+            };
+            let values = params![key.tenant, key.source, key.object];
+            connection.prepare_cached(&sql)?.query_row(values, read).optional()
         })
         .await
     }
 
-    async fn arrivals(&self, key: &ObjectKey) -> Result<Vec<Arrival>, StoreError> {
-        self.arrivals_where(
-            "tenant = ?1 AND source = ?2 AND object = ?3",
-            vec![key.tenant.clone(), key.source.clone(), key.object.clone()],
-        )
-        .await
-    }
-
-    async fn trace(&self, tenant: &str, source: &str, event_id: &str) -> Result<Vec<Arrival>, StoreError> {
-        self.arrivals_where(
-            "tenant = ?1 AND source = ?2 AND event_id = ?3",
-            vec![tenant.to_owned(), source.to_owned(), event_id.to_owned()],
-        )
-        .await
-    }
-
-    async fn dead(&self, tenant: Option<&str>, source: Option<&str>) -> Result<Vec<DeadLetter>, StoreError> {
-        let (tenant, source) = (tenant.map(str::to_owned), source.map(str::to_owned));
+    async fn event(&self, key: &ObjectKey, row: &str) -> Result<Option<EventRow>, StoreError> {
+        let (key, row) = (key.clone(), row.to_owned());
         self.call(move |connection| {
-            let sql = format!("SELECT {DEAD_COLUMNS} FROM dead WHERE (?1 IS NULL OR tenant = ?1) AND (?2 IS NULL OR source = ?2) ORDER BY dead_ms");
-            let mut statement = connection.prepare_cached(&sql)?;
-            let rows = statement.query_map(params![tenant, source], read_dead)?;
-            rows.collect()
+            let sql = format!(
+                "SELECT {EVENT_COLUMNS} FROM event WHERE tenant = ?1 AND source = ?2 AND object = ?3 AND row = ?4"
+            );
+            let values = params![key.tenant, key.source, key.object, row];
+            connection.prepare_cached(&sql)?.query_row(values, read_event).optional()
         })
         .await
     }
 
-    async fn all_waiting(&self) -> Result<Vec<WaitingSink>, StoreError> {
-        self.waiting(0).await
+    async fn letter(&self, head: &LetterHead) -> Result<Option<DeadLetter>, StoreError> {
+        self.dead_letter(0, &head.of).await
+    }
+
+    async fn heads(
+        &self,
+        tenant: &str,
+        source: &str,
+        after: &After,
+        max: usize,
+    ) -> Result<Page<ObjectHead>, StoreError> {
+        let columns = format!("tenant, source, object, '', {HEAD_COLUMNS}");
+        let table = Table { name: "head", row: "''", columns: &columns };
+        let read = |name: &RowName, row: &Row<'_>| {
+            let key = ObjectKey::new(&name.tenant, &name.source, &name.object);
+            Ok(ObjectHead { key, head: read_head_at(row, 4)? })
+        };
+        self.page(table, Scope { tenant: Some(tenant), source: Some(source) }, after, max, read).await
+    }
+
+    async fn letters(&self, scope: Scope<'_>, after: &After, max: usize) -> Result<Page<LetterHead>, StoreError> {
+        let columns =
+            "tenant, source, object, event, event_id, type, record, cause, detail, position, recorded_ms, dead_ms";
+        let table = Table { name: "dead", row: "event", columns };
+        let read = |name: &RowName, row: &Row<'_>| {
+            let key = ObjectKey::new(&name.tenant, &name.source, &name.object);
+            Ok(LetterHead {
+                bucket: 0,
+                of: LetterKey { key, row: name.row.clone() },
+                event_id: row.get(4)?,
+                event_type: row.get(5)?,
+                record: parsed(row, 6)?,
+                cause: row.get(7)?,
+                detail: row.get(8)?,
+                position: row.get(9)?,
+                recorded_ms: row.get(10)?,
+                dead_ms: row.get(11)?,
+            })
+        };
+        self.page(table, scope, after, max, read).await
+    }
+
+    async fn waiters(&self, scope: Scope<'_>, after: &After, max: usize) -> Result<Page<WaitingSink>, StoreError> {
+        let table = Table { name: "waiting", row: "sink", columns: beside::WAITING_COLUMNS };
+        self.page(table, scope, after, max, |_, row| beside::read_waiting(row)).await
+    }
+
+    async fn events_behind(&self, key: &ObjectKey, after: &str, max: usize) -> Result<Vec<EventRow>, StoreError> {
+        let (key, after) = (key.clone(), after.to_owned());
+        self.call(move |connection| {
+            let sql = format!(
+                "SELECT {EVENT_COLUMNS} FROM event WHERE tenant = ?1 AND source = ?2 AND object = ?3 AND row > ?4 ORDER BY row LIMIT ?5"
+            );
+            let values = params![key.tenant, key.source, key.object, after, max as i64];
+            connection.prepare_cached(&sql)?.query_map(values, read_event)?.collect()
+        })
+        .await
+    }
+
+    async fn arrivals_behind(&self, key: &ObjectKey, after: &str, max: usize) -> Result<Vec<Arrival>, StoreError> {
+        let key = key.clone();
+        // A record id holds no slash.
+        let (event, record) = after.rsplit_once('/').unwrap_or((after, ""));
+        let (event, record) = (event.to_owned(), record.to_owned());
+        self.call(move |connection| {
+            let sql = format!(
+                "SELECT {ARRIVAL_COLUMNS} FROM arrival WHERE tenant = ?1 AND source = ?2 AND object = ?3 AND (event, record) > (?4, ?5)
+                 ORDER BY event, record LIMIT ?6"
+            );
+            let values = params![key.tenant, key.source, key.object, event, record, max as i64];
+            connection.prepare_cached(&sql)?.query_map(values, read_arrival)?.collect()
+        })
+        .await
+    }
+
+    async fn trace_behind(
+        &self,
+        tenant: &str,
+        source: &str,
+        event_id: &str,
+        after: &AfterArrival,
+        max: usize,
+    ) -> Result<Vec<Arrival>, StoreError> {
+        let (of, after) = ([tenant.to_owned(), source.to_owned(), event_id.to_owned()], after.clone());
+        self.call(move |connection| {
+            let sql = format!(
+                "SELECT {ARRIVAL_COLUMNS} FROM arrival WHERE tenant = ?1 AND source = ?2 AND event_id = ?3 AND (object, event, record) > (?4, ?5, ?6)
+                 ORDER BY object, event, record LIMIT ?7"
+            );
+            let values = params![of[0], of[1], of[2], after.object, after.event_row, after.record, max as i64];
+            connection.prepare_cached(&sql)?.query_map(values, read_arrival)?.collect()
+        })
+        .await
     }
 
     async fn first_waiting(&self, key: &ObjectKey, sink: &str, max: usize) -> Result<Vec<WaitingEffect>, StoreError> {
@@ -96,36 +165,58 @@ impl Inspect for SqliteStore {
     }
 }
 
-impl SqliteStore {
-    async fn objects_where(&self, condition: &str, values: Vec<String>) -> Result<Vec<ObjectState>, StoreError> {
-        let sql =
-            format!("SELECT {HEAD_COLUMNS}, tenant, source, object, state FROM head WHERE {condition} ORDER BY object");
-        self.call(move |connection| {
-            let mut statement = connection.prepare(&sql)?;
-            let read = |row: &Row<'_>| {
-                let key =
-                    ObjectKey::new(row.get::<_, String>(12)?, row.get::<_, String>(13)?, row.get::<_, String>(14)?);
-                let state: Option<Vec<u8>> = row.get(15)?;
-                let state = state.map(|s| State::decode(&s)).transpose().map_err(|e| conversion(15, e.to_string()))?;
-                Ok(ObjectState { key, head: read_head(row)?, state })
-            };
-            let rows = statement.query_map(rusqlite::params_from_iter(values), read)?;
-            rows.collect()
-        })
-        .await
-    }
+/// A table whose rows are named by tenant, source, object and one column more. Its first columns are these.
+#[derive(Clone, Copy)]
+struct Table<'a> {
+    name: &'a str,
+    row: &'a str,
+    columns: &'a str,
+}
 
-    async fn arrivals_where(&self, condition: &str, values: Vec<String>) -> Result<Vec<Arrival>, StoreError> {
-        let columns = "tenant, source, object, event, record, event_id, outcome, detail, position, recorded_ms, done_ms, expires_s";
-        let sql = format!("SELECT {columns} FROM arrival WHERE {condition} ORDER BY recorded_ms, record");
+impl SqliteStore {
+    async fn page<T: Send + 'static>(
+        &self,
+        table: Table<'_>,
+        scope: Scope<'_>,
+        after: &After,
+        max: usize,
+        read: impl Fn(&RowName, &Row<'_>) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<Page<T>, StoreError> {
+        let Table { name, row, columns } = table;
+        let of = [("tenant", scope.tenant), ("source", scope.source)];
+        let mut conditions = Vec::new();
+        let mut values: Vec<Value> = Vec::new();
+        for (column, value) in of.iter().filter_map(|(column, value)| value.map(|value| (column, value))) {
+            conditions.push(format!("{column} = ?"));
+            values.push(Value::from(value.to_owned()));
+        }
+        if let Some(after) = &after.row {
+            conditions.push(format!("(tenant, source, object, {row}) > (?, ?, ?, ?)"));
+            let RowName { tenant, source, object, row } = after.clone();
+            values.extend([tenant, source, object, row].map(Value::from));
+        }
+        let conditions = if conditions.is_empty() { "true".to_owned() } else { conditions.join(" AND ") };
+        values.push(Value::from(max as i64));
+        let sql =
+            format!("SELECT {columns} FROM {name} WHERE {conditions} ORDER BY tenant, source, object, {row} LIMIT ?");
         self.call(move |connection| {
-            let mut statement = connection.prepare(&sql)?;
-            let rows = statement.query_map(rusqlite::params_from_iter(values), read_arrival)?;
-            rows.collect()
+            let mut statement = connection.prepare_cached(&sql)?;
+            let mut found = statement.query(rusqlite::params_from_iter(values))?;
+            let (mut rows, mut last) = (Vec::new(), None);
+            while let Some(row) = found.next()? {
+                let name = RowName { tenant: row.get(0)?, source: row.get(1)?, object: row.get(2)?, row: row.get(3)? };
+                rows.push(read(&name, row)?);
+                last = Some(name);
+            }
+            let next = (rows.len() == max).then_some(After { bucket: 0, row: last });
+            Ok(Page { rows, next })
         })
         .await
     }
 }
+
+const ARRIVAL_COLUMNS: &str =
+    "tenant, source, object, event, record, event_id, outcome, detail, position, recorded_ms, done_ms, expires_s";
 
 fn read_arrival(row: &Row<'_>) -> rusqlite::Result<Arrival> {
     let key = ObjectKey::new(row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get::<_, String>(2)?);
