@@ -6,6 +6,7 @@
 #[macro_use]
 mod support;
 
+mod api;
 mod bugbank;
 mod clean_topic;
 mod cli;
