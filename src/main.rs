@@ -51,6 +51,7 @@ Examples:
   seriatim source refused acme billing           why the last requests were refused, step by step
   seriatim object get acme billing sub_1         the state of one object
   seriatim event trace acme billing evt_1        how often an event arrived, and what each arrival did
+  seriatim --server https://HOST:9464 dead list  the same as without it, asked of a running process
 
 Exit codes: 0 done; 1 failed; 2 wrong usage or configuration; 3 not found; 4 a check did not hold";
 

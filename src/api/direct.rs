@@ -36,6 +36,8 @@ use crate::output::instant;
 
 /// Reads of single rows at once, for one page.
 const READS_AT_ONCE: usize = 16;
+/// Rows of one read where all are looked at.
+pub(super) const SCAN_PAGE: usize = 500;
 /// How long pages are read on that hold nothing of what is looked for.
 const SEARCH_WITHIN: Duration = Duration::from_secs(5);
 
@@ -89,6 +91,23 @@ impl Direct {
         found.sort_by_key(|a| (a.row.recorded_ms, a.row.record));
         let decided = decided(store, &found).await?;
         Ok(Page { rows: found.iter().map(|a| to_arrival(a, &decided)).collect(), after })
+    }
+
+    /// The arrival of an event id that was received first.
+    async fn first_arrival(
+        &self,
+        tenant: &str,
+        source: &str,
+        event_id: &str,
+    ) -> Result<Option<Arrival>, OperationError> {
+        let store = self.store().await?;
+        let (mut first, mut after): (Option<Arrival>, _) = (None, AfterArrival::default());
+        loop {
+            let page = store.trace_behind(tenant, source, event_id, &after, SCAN_PAGE).await?;
+            let Some(last) = page.last() else { return Ok(first) };
+            after = AfterArrival::of(last);
+            first = first.into_iter().chain(page).min_by_key(|a| (a.row.recorded_ms, a.row.record));
+        }
     }
 
     /// The sink that an object is parked for, and the rev of the first effect that is.
@@ -264,11 +283,8 @@ impl Operations for Direct {
     }
 
     async fn raw(&self, tenant: &str, source: &str, event_id: &str) -> Result<Bytes, OperationError> {
-        let mut arrivals = self.store().await?.trace(tenant, source, event_id).await?;
-        if arrivals.is_empty() {
-            return Err(never_arrived(tenant, source, event_id));
-        }
-        let first = arrivals.swap_remove(0);
+        let first = self.first_arrival(tenant, source, event_id).await?;
+        let first = first.ok_or_else(|| never_arrived(tenant, source, event_id))?;
         // Its position is a hint, its id decides.
         let gone =
             || OperationError::NotFound(format!("the record at {} is not in the log any more", first.row.position));

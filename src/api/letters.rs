@@ -11,7 +11,7 @@ use futures::{StreamExt, TryStreamExt};
 use serde::{Deserialize, Serialize};
 use seriatim_processor::inspect::{After, Inspect, LetterHead, RowName, Scope};
 
-use super::direct::{Direct, Search, parse_place, place};
+use super::direct::{Direct, SCAN_PAGE, Search, parse_place, place};
 use super::operations::{LettersAct, OperationError};
 use super::rows::{
     Group, LeftAlone, LetterFilter, LetterRow, LetterSummary, LettersDone, LettersRequest, Page, Paging,
@@ -19,8 +19,6 @@ use super::rows::{
 use crate::operate::{Redrive, Who};
 use crate::output::instant;
 
-/// Letters of one read where all are looked at.
-const SCAN_PAGE: usize = 500;
 const READS_AT_ONCE: usize = 16;
 /// One go of an act ends after so many letters, or so long.
 const ACTS_MAX: usize = 10_000;

@@ -24,6 +24,7 @@ on_each_engine!(
 const READ: &str = "read-token-0123456789";
 const OPERATE: &str = "operate-token-0123456789";
 const PATH: &str = "/app";
+const DOCS: &str = include_str!("../../docs/api.md");
 
 fn tokens() -> String {
     let token = |name: &str, role: &str, text: &str| {
@@ -397,6 +398,10 @@ fn who_may_not_is_told_so_and_nothing_else() {
     assert_eq!((document.status, document.content_type.as_str()), (200, "application/json"));
     let document = document.json();
     for (path, item) in document["paths"].as_object().expect("paths") {
+        for method in item.as_object().expect("methods").keys() {
+            let row = format!("| `{} /v1{path}` |", method.to_uppercase());
+            assert!(DOCS.contains(&row), "{row} is not in docs/api.md");
+        }
         let path = path.replace(['{', '}'], "");
         for method in item.as_object().expect("methods").keys().map(|method| method.to_uppercase()) {
             for token in [None, Some("none"), Some(&READ[1..]), Some("")] {
