@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -77,9 +78,16 @@ pub fn server(variable: &str) -> String {
     std::env::var(variable).unwrap_or_else(|_| panic!("{variable} is not set: {remedy}"))
 }
 
+/// A port below those that the system gives to outgoing connections, and below those of the servers: nobody gets it
+/// meanwhile, and no connection to it meets itself.
 pub fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("an address").port()
+    const FIRST: u16 = 10_000;
+    const COUNT: u16 = 10_000;
+    static TAKEN: AtomicU16 = AtomicU16::new(0);
+    let begin = (std::process::id() % u32::from(COUNT)) as u16;
+    let next = || FIRST + (begin + TAKEN.fetch_add(1, Ordering::Relaxed) % COUNT) % COUNT;
+    let is_free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    (0..COUNT).map(|_| next()).find(is_free).expect("a free port")
 }
 
 impl System {
