@@ -5,7 +5,7 @@
 //! makes it a dead letter of that object.
 
 use jiff::Timestamp;
-use seriatim_schemas::declaration::{Declaration, Mode};
+use seriatim_schemas::declaration::Declaration;
 use seriatim_schemas::expression::Expression;
 use seriatim_schemas::id::{IdFrom, Sha256Digest};
 use seriatim_schemas::pointer::{Pointer, parse_pointer};
@@ -104,14 +104,14 @@ impl Identifier {
             None if request.body.is_empty() && request.query.is_empty() => return Err(IdentifyError::NoEventId),
             None => (own_digest.to_string(), IdFrom::Digest),
         };
-        let version = match plan.version.map(|rule| read.value(&rule.from)).transpose() {
+        let version = match plan.order_from().map(|from| read.value(from)).transpose() {
             Ok(found) => Ok(found.flatten().map(|(text, _)| text)),
             Err(error) => Err(error.to_string()),
         };
-        let missing = plan.mode == Mode::Snapshot && version == Ok(None);
+        let missing = plan.needs_order() && version == Ok(None);
         let problem = match &version {
             Err(problem) => Some(problem.clone()),
-            Ok(_) if missing => plan.version.map(|rule| format!("no version: {} yields nothing", describe(&rule.from))),
+            Ok(_) if missing => plan.order_from().map(|from| format!("no version: {} yields nothing", describe(from))),
             Ok(_) => None,
         };
         let time = read.optional(self.declaration.time.as_ref())?.and_then(|(text, _)| read_time(&text));

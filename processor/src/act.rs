@@ -75,6 +75,17 @@ pub enum Standing {
     Parked,
 }
 
+/// Puts the effect of `rev` behind what waits: true where it gets a row, false where the log must do, since there are
+/// `max` rows.
+pub fn put_behind(waiting: &mut WaitingFor, max: u64, rev: i64) -> bool {
+    if waiting.queued >= max || waiting.overflow.is_some_and(|(from, _)| rev >= from) {
+        waiting.overflow = Some(waiting.overflow.map_or((rev, rev), |(from, to)| (from.min(rev), to.max(rev))));
+        return false;
+    }
+    waiting.queued += 1;
+    true
+}
+
 /// What is fixed while acts are worked: who writes, when, and the limit of each sink.
 pub struct Acting<'a> {
     pub settler: &'a Settler,
@@ -209,12 +220,9 @@ impl<'a> Change<'a> {
         let mut waiting = self.head.waiting.0.remove(&sink).unwrap_or_default();
         for waits in effects {
             let rev = waits.effect.rev;
-            if waiting.queued >= max || waiting.overflow.is_some_and(|(from, _)| rev >= from) {
-                waiting.overflow = Some(waiting.overflow.map_or((rev, rev), |(from, to)| (from.min(rev), to.max(rev))));
-                continue;
+            if put_behind(&mut waiting, max, rev) {
+                self.beside.put.push(SideRow::Effect(self.row(&sink, waits)));
             }
-            waiting.queued += 1;
-            self.beside.put.push(SideRow::Effect(self.row(&sink, waits)));
         }
         let newly_parked = parks && waiting.parked.is_none();
         if newly_parked {

@@ -15,6 +15,7 @@ use seriatim_schemas::row::State;
 use seriatim_schemas::source::Source;
 use seriatim_schemas::version::OrderKey;
 
+use crate::sequence::{numbered, pass};
 use crate::sink::fetch::sink_name;
 use crate::sink::{Effect, NamedSink};
 
@@ -43,6 +44,10 @@ pub enum Meaning {
     Delta,
     /// Its document is to be fetched.
     Thin,
+    /// Counts once, when its turn is. `start`: the first number, where it is declared.
+    Numbered { number: u64, start: Option<u64> },
+    /// What is missing below this number is not waited for any more.
+    Pass { to: u64 },
     /// The edge saw this event before, after it was durable: whatever it was decided to be, this is one more arrival.
     Repeat,
     /// An operator says that the object's order begins anew.
@@ -104,10 +109,13 @@ impl Declarations {
         self.declared(&key.tenant, &key.source).map_or(&[], |d| &d.sinks)
     }
 
+    pub fn mode(&self, record: &Record) -> Mode {
+        self.get(record.key.tenant(), record.key.source()).map_or(Mode::Delta, |d| mode(d, record))
+    }
+
     /// What the sinks are sent of `record`.
     pub fn effect(&self, key: ObjectKey, record: Record, outcome: Outcome, rev: i64, epoch: u64) -> Effect {
-        let declaration = self.get(&key.tenant, &key.source);
-        let mode = declaration.map_or(Mode::Delta, |d| mode(d, &record));
+        let (declaration, mode) = (self.get(&key.tenant, &key.source), self.mode(&record));
         let tombstone = mode != Mode::Delta && declaration.is_some_and(|d| d.is_tombstone(&record.event_type));
         Effect { key: Arc::new(key), record: Arc::new(record), outcome, mode, tombstone, epoch, rev, resent: false }
     }
@@ -160,7 +168,7 @@ fn mode(declaration: &Declaration, record: &Record) -> Mode {
     if record.kind == RecordKind::Fetched { Mode::Snapshot } else { declaration.plan(&record.event_type).mode }
 }
 
-fn dead(cause: &'static str, detail: String) -> Meaning {
+pub fn dead(cause: &'static str, detail: String) -> Meaning {
     Meaning::Dead(Cause { cause, detail })
 }
 
@@ -172,6 +180,7 @@ fn meaning(declaration: &Declaration, record: &Record, event_row: &str) -> Meani
         RecordKind::Control => {
             return match Control::parse(&record.value) {
                 Ok(Control { act: ControlAct::ResetVersion {}, .. }) => Meaning::ResetVersion,
+                Ok(Control { act: ControlAct::Pass { to }, .. }) => pass(declaration, to),
                 // The others never come here: they change nothing that is decided.
                 Ok(other) => dead("control", format!("{} is no act on an object's order", other.event_type())),
                 Err(error) => dead("control", error.to_string()),
@@ -185,7 +194,10 @@ fn meaning(declaration: &Declaration, record: &Record, event_row: &str) -> Meani
         }
     }
     match mode(declaration, record) {
-        Mode::Delta => return Meaning::Delta,
+        Mode::Delta => {
+            let rule = declaration.plan(&record.event_type).sequence;
+            return rule.map_or(Meaning::Delta, |rule| numbered(rule, record));
+        }
         Mode::Thin => return Meaning::Thin,
         Mode::Snapshot => {}
     }

@@ -2,17 +2,22 @@
 //! gives the same verdicts, in a test, after a lost answer, in a replay.
 
 use std::cmp::Ordering;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use bytes::Bytes;
 use seriatim_schemas::id::RecordId;
 use seriatim_schemas::outcome::Outcome;
 use seriatim_schemas::row::{EventRow, Head, Snapshot};
+use seriatim_schemas::sequence::Sequence;
 use seriatim_schemas::version::OrderKey;
 use uuid::Uuid;
 
 use crate::candidate::{Candidate, Cause, Meaning};
-use crate::reduce::Reduce;
+use crate::reduce::{Delta, Reduce};
+
+pub mod sequence;
+
+use sequence::{BacklogChange, Numbered, Release, Seen, SequenceView};
 
 /// What is stored of an object, as far as its candidates are concerned. Head and rows are of one read.
 #[derive(Debug, Clone, Default)]
@@ -22,6 +27,7 @@ pub struct View {
     pub rows: HashMap<String, EventRow>,
     /// Records whose event row is theirs and whose arrival is recorded.
     pub arrived: HashSet<RecordId>,
+    pub sequence: SequenceView,
 }
 
 /// What one record does.
@@ -48,6 +54,17 @@ pub enum Verdict {
     Duplicate,
     /// Older than the object's state.
     Stale,
+    /// Its number is ahead of its turn: it lies in the backlog. Why, for a person.
+    Hold {
+        detail: String,
+    },
+    /// Committed, and its effects with it: they wait in the store.
+    Stored {
+        rev: i64,
+        outcome: Outcome,
+    },
+    /// Not decided: what the object holds goes first.
+    Later,
     Dead(Cause),
 }
 
@@ -65,12 +82,22 @@ pub struct Decisions {
     pub resets_order: bool,
     /// The fold changes.
     pub folds: bool,
+    pub changes_sequence: bool,
+    pub backlog: BacklogChange,
 }
 
 /// Decides an object's candidates in the order of the log. `attempt` names this try: a row that carries it
 /// was written by an earlier send of the same batch whose answer was lost.
-pub fn decide(view: &View, candidates: &[Candidate], attempt: Uuid, now_ms: i64, reduce: Reduce<'_>) -> Decisions {
+pub fn decide(
+    view: &View,
+    candidates: &[Candidate],
+    attempt: Uuid,
+    now_ms: i64,
+    release: Release,
+    reduce: Reduce<'_>,
+) -> Decisions {
     let mut object = Object {
+        view,
         rev: view.head.as_ref().map_or(0, |h| h.rev),
         snapshot: view.head.as_ref().and_then(|h| h.snapshot.clone()),
         rows: Vec::new(),
@@ -78,26 +105,36 @@ pub fn decide(view: &View, candidates: &[Candidate], attempt: Uuid, now_ms: i64,
         resets_order: false,
         fold: view.head.as_ref().and_then(|h| h.fold.clone()),
         folds: false,
+        sequence: view.head.as_ref().and_then(|h| h.sequence.clone()),
+        newly_held: BTreeMap::new(),
+        numbers: BTreeMap::new(),
+        backlog: BacklogChange::default(),
+        release,
         reduce,
     };
     let verdicts = candidates
         .iter()
         .enumerate()
         .map(|(index, candidate)| match view.rows.get(&candidate.event_row) {
-            Some(row) => on_stored_row(row, candidate, view, attempt),
-            None => object.on_candidate(index, candidate, attempt, now_ms),
+            Some(row) if !object.backlog.is_unfinished => on_stored_row(row, candidate, view, attempt),
+            _ if object.has_more(attempt, now_ms) => object.later(),
+            _ => object.on_candidate(index, candidate, attempt, now_ms),
         })
         .collect();
-    let is_changed = !object.rows.is_empty() || object.state_from.is_some();
+    object.has_more(attempt, now_ms);
+    let sequence = object.timed_sequence(now_ms);
+    let changes_sequence = sequence != view.head.as_ref().and_then(|h| h.sequence.clone());
+    let is_changed = !object.rows.is_empty() || object.state_from.is_some() || changes_sequence;
     let head = is_changed.then(|| Head {
         rev: object.rev,
         turn: view.head.as_ref().map_or(0, |h| h.turn) + 1,
         snapshot: object.snapshot.clone(),
         fold: object.fold.clone(),
+        sequence,
         ..view.head.clone().unwrap_or_default()
     });
-    let Object { rows, state_from, resets_order, folds, .. } = object;
-    Decisions { verdicts, rows, head, state_from, resets_order, folds }
+    let Object { rows, state_from, resets_order, folds, backlog, .. } = object;
+    Decisions { verdicts, rows, head, state_from, resets_order, folds, changes_sequence, backlog }
 }
 
 /// The event was decided before; the row is the truth.
@@ -120,6 +157,7 @@ fn on_stored_row(row: &EventRow, candidate: &Candidate, view: &View, attempt: Uu
 
 /// The object as it will be, while its candidates are decided one after the other.
 struct Object<'a> {
+    view: &'a View,
     rev: i64,
     snapshot: Option<Snapshot>,
     rows: Vec<EventRow>,
@@ -127,13 +165,22 @@ struct Object<'a> {
     resets_order: bool,
     fold: Option<Bytes>,
     folds: bool,
+    sequence: Option<Sequence>,
+    /// Held by this very decision.
+    newly_held: BTreeMap<u64, Candidate>,
+    /// Numbers that it has applied.
+    numbers: BTreeMap<u64, Seen>,
+    backlog: BacklogChange,
+    release: Release,
     reduce: Reduce<'a>,
 }
 
 impl Object<'_> {
     fn on_candidate(&mut self, index: usize, candidate: &Candidate, attempt: Uuid, now_ms: i64) -> Verdict {
-        if self.rows.iter().any(|row| row.row == candidate.event_row) {
-            return Verdict::Duplicate;
+        if let Some(row) = self.rows.iter().find(|row| row.row == candidate.event_row) {
+            // This very record was held, by a batch whose answer was lost, and is released by this one.
+            let is_own = row.record == candidate.record;
+            return if is_own { Verdict::Apply { rev: row.rev } } else { Verdict::Duplicate };
         }
         match &candidate.meaning {
             Meaning::Dead(cause) => return Verdict::Dead(cause.clone()),
@@ -143,7 +190,12 @@ impl Object<'_> {
                 return Verdict::Acted;
             }
             Meaning::Thin => {}
-            Meaning::Delta => match (self.reduce)(index, self.fold.as_ref()) {
+            Meaning::Numbered { number, start } => {
+                let of = Numbered { index, candidate, number: *number };
+                return self.on_number(of, *start, attempt, now_ms);
+            }
+            Meaning::Pass { to } => return self.on_pass(*to, attempt, now_ms),
+            Meaning::Delta => match (self.reduce)(Delta::Candidate(index), self.fold.as_ref()) {
                 Ok(None) => {}
                 Ok(Some(fold)) => (self.fold, self.folds) = (Some(fold), true),
                 Err(cause) => return Verdict::Dead(cause),

@@ -239,21 +239,30 @@ impl Drain<'_> {
     }
 
     async fn read(&self, tried: i64) -> Result<Read, StoreError> {
-        let rows = self.settler.store.waiting_effects(self.bucket, self.key, &self.sink.name, 0, DRAIN_MAX).await?;
-        if rows.is_empty() {
-            return self.read_overflow().await;
+        let rows = || self.settler.store.waiting_effects(self.bucket, self.key, &self.sink.name, 0, DRAIN_MAX);
+        let mut found = rows().await?;
+        if found.is_empty() {
+            let Some((from, to)) = self.overflow().await? else { return Ok(Read::default()) };
+            // Rows and overflow may have been put between the two reads, and the rows come first.
+            found = rows().await?;
+            if found.is_empty() {
+                return self.read_overflow(from, to).await;
+            }
         }
-        let effects = rows.into_iter().map(|row| self.effect(row, tried)).collect::<Result<_, _>>()?;
+        let effects = found.into_iter().map(|row| self.effect(row, tried)).collect::<Result<_, _>>()?;
         Ok(Read { effects, ..Read::default() })
+    }
+
+    async fn overflow(&self) -> Result<Option<(i64, i64)>, StoreError> {
+        let query = ObjectQuery { key: self.key.clone(), event_rows: Vec::new() };
+        let view = self.settler.store.read(self.bucket, &[query], Freshness::Quorum).await?.remove(0);
+        let waiting = view.head.and_then(|mut head| head.waiting.0.remove(&self.sink.name));
+        Ok(waiting.and_then(|w| w.overflow))
     }
 
     /// Effects that have no row: their event rows say where their records are. Nothing says whether they were
     /// tried before.
-    async fn read_overflow(&self) -> Result<Read, StoreError> {
-        let query = ObjectQuery { key: self.key.clone(), event_rows: Vec::new() };
-        let view = self.settler.store.read(self.bucket, &[query], Freshness::Quorum).await?.remove(0);
-        let waiting = view.head.and_then(|mut head| head.waiting.0.remove(&self.sink.name));
-        let Some((from, to)) = waiting.and_then(|w| w.overflow) else { return Ok(Read::default()) };
+    async fn read_overflow(&self, from: i64, to: i64) -> Result<Read, StoreError> {
         let rows = self.next_events(from, to).await?;
         if rows.is_empty() {
             return Ok(Read { overflow: Some(to), ..Read::default() });

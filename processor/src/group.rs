@@ -5,12 +5,13 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use seriatim_schemas::control::{Control, ControlAct, RESET_VERSION};
+use seriatim_schemas::control::{Control, ControlAct, PASS, RESET_VERSION};
 use seriatim_schemas::id::RecordId;
 use seriatim_schemas::key::{ObjectKey, RecordKey};
 use seriatim_schemas::outcome::Outcome;
 use seriatim_schemas::record::{Record, RecordKind, decode, encode};
 use seriatim_schemas::row::{ArrivalRow, DeadLetter, Waiting, refused_row};
+use seriatim_schemas::sequence::Sequence;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 use uuid::Uuid;
@@ -19,7 +20,7 @@ use crate::act::{Act, Waits, What};
 use crate::budget::Share;
 use crate::decide::Verdict;
 use crate::log::{ForeignRecord, LogEntry};
-use crate::settle::{Entry, GivenUp, Lane, Settler};
+use crate::settle::{Entry, GivenUp, Lane, Pending, Settled, Settler};
 use crate::sink::{Effect, idempotency_key};
 use crate::store::{Arrival, Freshness, GroupBounds, Letter, LetterKey, ObjectQuery};
 
@@ -37,6 +38,11 @@ pub fn entry_key(entry: &LogEntry) -> String {
 /// was stale then has left no row, and would be newer than nothing.
 pub fn is_reset(entry: &LogEntry) -> bool {
     entry.record.as_ref().is_ok_and(|record| record.kind == RecordKind::Control && record.event_type == RESET_VERSION)
+}
+
+/// Whether a record is an act that is decided in its object's lane.
+fn is_decided(record: &Record) -> bool {
+    [RESET_VERSION, PASS].contains(&record.event_type.as_str()) && matches!(record.key, RecordKey::Object(_))
 }
 
 /// Takes records off the front of a bucket's queue, in order, up to a group's bounds; at least one. A reset of an
@@ -83,11 +89,24 @@ impl Decided {
     }
 }
 
+/// What a group came to.
+#[derive(Default)]
+pub struct Worked {
+    pub decided: Vec<Decided>,
+    /// Of objects whose deltas are numbered: where they stand now, and what they wait for.
+    pub sequences: Vec<(ObjectKey, Option<Sequence>, Waiting)>,
+    /// Entries that release what their objects hold, and what comes behind them: they are decided once the earlier
+    /// effects of these objects are out.
+    pub aside: Vec<(ObjectKey, Vec<LogEntry>)>,
+}
+
 /// What a group's records need beside the settler.
 pub struct Place<'a> {
     pub settler: &'a Settler,
     pub epoch: u64,
     pub at: &'a (dyn Fn(i64) -> String + Send + Sync),
+    /// Objects with effects on their way.
+    pub busy: &'a HashSet<ObjectKey>,
 }
 
 /// A group, sorted into the lanes of its objects; what has no object is decided at once.
@@ -107,22 +126,60 @@ pub async fn work(
     bucket: u32,
     group: Vec<LogEntry>,
     stop: &CancellationToken,
-) -> Result<Vec<Decided>, GivenUp> {
-    let Sorted { lanes, shares, mut decided, controls } = place.sort_out(group);
+) -> Result<Worked, GivenUp> {
+    let Sorted { lanes, shares, decided, controls } = place.sort_out(group);
+    let mut worked = Worked { decided, ..Worked::default() };
     for (offset, record, share) in controls {
-        decided.push(place.control(bucket, offset, record, share, stop).await?);
+        worked.decided.push(place.control(bucket, offset, record, share, stop).await?);
     }
     let settled = place.settler.settle(bucket, &lanes, stop).await?;
     for ((lane, shares), settled) in lanes.into_iter().zip(shares).zip(settled) {
+        let settled = place.release(bucket, &lane, settled, stop).await?;
+        let mut aside = Vec::new();
         let entries = lane.entries.into_iter().zip(shares).zip(settled.verdicts);
         for ((entry, (offset, share)), verdict) in entries {
-            decided.push(place.decided(&lane.key, entry.record, verdict, &settled.waiting, offset, share));
+            if verdict == Verdict::Later {
+                aside.push(LogEntry { offset, record: Ok(entry.record), share });
+                continue;
+            }
+            worked.decided.push(place.decided(&lane.key, entry.record, verdict, &settled.waiting, offset, share));
+        }
+        if place.settler.gap_rule(&lane.key).is_some() {
+            worked.sequences.push((lane.key.clone(), settled.sequence, settled.waiting));
+        }
+        if !aside.is_empty() {
+            worked.aside.push((lane.key, aside));
         }
     }
-    Ok(decided)
+    Ok(worked)
 }
 
 impl Place<'_> {
+    /// Releases what a lane's object holds, if it may be released now.
+    async fn release(
+        &self,
+        bucket: u32,
+        lane: &Lane,
+        settled: Settled,
+        stop: &CancellationToken,
+    ) -> Result<Settled, GivenUp> {
+        let Some(pending) = settled.release else { return Ok(settled) };
+        let has_effect =
+            |v: &Verdict| matches!(v, Verdict::Apply { .. } | Verdict::Deliver { .. } | Verdict::Resend { .. });
+        let is_busy = self.busy.contains(&lane.key) || settled.verdicts.iter().any(has_effect);
+        if pending == Pending::Begins && is_busy {
+            return Ok(settled);
+        }
+        let mut verdicts = settled.verdicts;
+        verdicts.retain(|verdict| *verdict != Verdict::Later);
+        let rest = Lane { key: lane.key.clone(), entries: lane.entries[verdicts.len()..].to_vec() };
+        let released = self.settler.settle_in_sequence(bucket, &rest, stop).await?;
+        verdicts.extend(released.verdicts);
+        let mut waiting = settled.waiting;
+        waiting.0.extend(released.waiting.0);
+        Ok(Settled { verdicts, waiting, sequence: released.sequence, release: None })
+    }
+
     fn sort_out(&self, group: Vec<LogEntry>) -> Sorted {
         let mut sorted = Sorted::default();
         let mut lane_of: HashMap<ObjectKey, usize> = HashMap::new();
@@ -135,8 +192,7 @@ impl Place<'_> {
                     continue;
                 }
             };
-            let is_reset = record.event_type == RESET_VERSION;
-            if record.kind == RecordKind::Control && !is_reset {
+            if record.kind == RecordKind::Control && !is_decided(&record) {
                 sorted.controls.push((offset, record, share));
                 continue;
             }
@@ -197,6 +253,7 @@ impl Place<'_> {
             Verdict::Deliver { rev } => Some((rev, Outcome::Stale, false)),
             Verdict::Resend { rev, outcome } => Some((rev, outcome, true)),
             Verdict::Done | Verdict::Acted | Verdict::Duplicate | Verdict::Stale | Verdict::Dead(_) => None,
+            Verdict::Hold { .. } | Verdict::Stored { .. } | Verdict::Later => None,
         };
         let effect = sent.map(|(rev, outcome, resent)| {
             let effect = self.settler.declarations.effect(key.clone(), record, outcome, rev, self.epoch);
@@ -253,8 +310,8 @@ impl Place<'_> {
                 let found = found.filter(|letter| letter.record.to_string() == record);
                 Decided { forget: found.map(|letter| Letter { of, dead_ms: letter.dead_ms }), ..nothing }
             }
-            // Decided in its object's lane.
-            ControlAct::ResetVersion {} => nothing,
+            // Decided in its object's lane; without an object it means nothing.
+            ControlAct::ResetVersion {} | ControlAct::Pass { .. } => nothing,
         })
     }
 
@@ -302,7 +359,9 @@ impl Place<'_> {
             Verdict::Resend { outcome, .. } => (*outcome, None),
             Verdict::Duplicate => (Outcome::Duplicate, None),
             Verdict::Dead(cause) => (Outcome::Dead, Some(format!("{}: {}", cause.cause, cause.detail))),
-            Verdict::Done => return None,
+            Verdict::Hold { detail } => (Outcome::Parked, Some(detail.clone())),
+            Verdict::Stored { outcome, .. } => (*outcome, None),
+            Verdict::Done | Verdict::Later => return None,
         };
         let row = ArrivalRow {
             event_row: record.event_row(),

@@ -6,12 +6,13 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use seriatim_schemas::id::{RecordId, arrival_row};
 use seriatim_schemas::key::ObjectKey;
+use seriatim_schemas::outcome::Outcome;
 use seriatim_schemas::record::Header;
 use seriatim_schemas::row::{DeadLetter, EventRow, Head, State, WaitingEffect, WaitingSink};
 
 use crate::error::{LogError, StoreError};
 use crate::log::LogIdentity;
-use crate::store::{Arrival, FloorKey, LetterKey};
+use crate::store::{Arrival, FloorKey, Freshness, LetterKey, ObjectQuery, Store};
 
 /// An object as it is stored.
 #[derive(Debug, Clone, PartialEq)]
@@ -248,6 +249,28 @@ impl LetterHead {
             dead_ms: letter.dead_ms,
         }
     }
+}
+
+/// What was held behind a gap has an arrival that says so, and is never written again: what became of it since is told
+/// by its event row, or by its dead letter.
+pub async fn what_became<S: Store>(store: &S, mut arrivals: Vec<Arrival>) -> Result<Vec<Arrival>, StoreError> {
+    for Arrival { key, row, .. } in arrivals.iter_mut().filter(|a| a.row.outcome == Outcome::Parked) {
+        let bucket = key.bucket(store.buckets());
+        let query = ObjectQuery { key: key.clone(), event_rows: vec![row.event_row.clone()] };
+        let view = store.read(bucket, &[query], Freshness::Quorum).await?.pop();
+        let event = view.and_then(|mut view| view.rows.remove(&row.event_row));
+        if let Some(event) = event {
+            let is_own = event.record == row.record;
+            (row.outcome, row.detail) = (if is_own { event.outcome } else { Outcome::Duplicate }, None);
+            continue;
+        }
+        let of = LetterKey { key: key.clone(), row: row.event_row.clone() };
+        // A letter of an earlier record was written before this one was held.
+        if let Some(letter) = store.dead_letter(bucket, &of).await?.filter(|l| l.dead_ms >= row.done_ms) {
+            (row.outcome, row.detail) = (Outcome::Dead, Some(format!("{}: {}", letter.cause, letter.detail)));
+        }
+    }
+    Ok(arrivals)
 }
 
 /// How far a partition reaches.

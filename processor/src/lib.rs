@@ -8,6 +8,7 @@
 //! - [`decide`]: the decision, pure: no I/O, no clock
 //! - [`reduce`]: deltas folded inside the decision, by the program that embeds this crate
 //! - [`settle`]: read, decide, commit, until the store has said yes; lost answers resolved here
+//! - [`sequence`]: numbered deltas: what is held behind a gap, and how it is released
 //! - [`sink`]: where effects go; [`store`], [`log`]: how to apply, how to read and commit
 //! - [`inspect`]: what an operator asks the store
 //! - [`outbound`]: where requests of ours may go
@@ -31,6 +32,7 @@ pub mod outbound;
 pub mod partition;
 pub mod reduce;
 pub mod run;
+pub mod sequence;
 pub mod settle;
 pub mod sink;
 pub mod store;

@@ -36,6 +36,9 @@ pub struct ProcessorMetrics {
     /// By partition: objects that wait for a sink, counted once for each.
     pub waiting: Family<PartitionLabels, Gauge>,
     pub parked: Family<PartitionLabels, Gauge>,
+    /// By partition: objects that hold events behind a gap which time passes.
+    pub gaps: Family<PartitionLabels, Gauge>,
+    pub passed: Counter,
     pub outcomes: Family<OutcomeLabels, Counter>,
     pub resends: Counter,
     pub rounds: Counter,
@@ -69,6 +72,8 @@ impl ProcessorMetrics {
         r.register("dead_effects", "Effects that a sink refused for good", own.dead_effects.clone());
         r.register("waiting", "Objects that wait for a sink, counted for each sink", own.waiting.clone());
         r.register("parked", "Of those, how many wait for an operator", own.parked.clone());
+        r.register("gaps", "Objects that hold events until a gap is passed", own.gaps.clone());
+        r.register("passed_gaps", "Gaps that have lasted too long", own.passed.clone());
         r.register("assigned_partitions", "Partitions that this process owns", own.assigned_partitions.clone());
         r.register("budget_used_bytes", "Bytes of the log in memory", own.budget_used_bytes.clone());
         r.register(

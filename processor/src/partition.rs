@@ -5,6 +5,7 @@
 
 mod drains;
 mod emit;
+mod holds;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -20,13 +21,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
-use uuid::Uuid;
 
 use crate::act::{Act, Acting, Standing};
 use crate::budget::Share;
 use crate::drain::{Drained, Waiter, Waiters};
 use crate::error::StoreError;
-use crate::group::{self, Decided, Place, entry_key};
+use crate::group::{self, Decided, Place, Worked, entry_key};
 use crate::lane::{Lanes, Pending, Sent, Ticket};
 use crate::log::{Floors, Log, LogEntry, position};
 use crate::metrics::{OutcomeLabels, PartitionLabels};
@@ -34,6 +34,7 @@ use crate::settle::{GivenUp, Settler};
 use crate::sink::NamedSink;
 use crate::store::{Arrival, Letter};
 use crate::watermark::Watermark;
+use holds::{Asked, Holds};
 
 /// How often it is looked whether what waits is due.
 const DRAIN_TICK: Duration = Duration::from_millis(20);
@@ -46,8 +47,6 @@ pub struct Shared {
     pub log: Arc<dyn Log>,
     pub floors: Floors,
     pub epoch: u64,
-    /// Names this process among the writers of waiting effects.
-    pub writer: Uuid,
     /// Groups with the store at once.
     pub in_flight: Arc<Semaphore>,
 }
@@ -74,6 +73,7 @@ pub struct Partition {
     barred: BTreeMap<i64, u32>,
     lanes: Lanes,
     waiters: Waiters,
+    holds: Holds,
     open: HashMap<Ticket, Open>,
     next_ticket: Ticket,
     watermark: Watermark,
@@ -112,12 +112,13 @@ struct Open {
 
 /// What has ended.
 enum Done {
-    Group { bucket: u32, result: Result<Vec<Decided>, GivenUp> },
+    Group { bucket: u32, result: Result<Worked, GivenUp> },
     Acts { bucket: u32, acts: Vec<Act>, tickets: Vec<Option<Ticket>>, result: Result<Vec<Standing>, GivenUp> },
     Lane(Sent),
     Drain { waiter: Waiter, result: Result<Drained, GivenUp> },
     Recorded { bucket: u32, records: Vec<Open>, result: Result<(), GivenUp> },
     Waiting(Vec<WaitingSink>),
+    Passed { key: ObjectKey, result: Result<Asked, GivenUp> },
 }
 
 impl Partition {
@@ -131,6 +132,7 @@ impl Partition {
             barred: BTreeMap::new(),
             lanes: Lanes::default(),
             waiters: Waiters::default(),
+            holds: Holds::default(),
             open: HashMap::new(),
             next_ticket: 0,
             watermark: Watermark::new(start),
@@ -162,7 +164,10 @@ impl Partition {
                     self.start_work(free);
                 }
                 Some(batch) = entries.recv() => self.on_entries(batch),
-                _ = drain.tick(), if self.waiters.count() > 0 => self.start_drains(),
+                _ = drain.tick(), if self.waiters.count() + self.holds.gaps() > 0 => {
+                    self.start_drains();
+                    self.start_passes();
+                }
                 _ = advance.tick() => self.advance().await,
             }
             self.pass_bars().await;
@@ -177,6 +182,7 @@ impl Partition {
         let within = Duration::from_millis(self.shared.settler.config.drain_timeout_ms);
         let (hasten, deadline) = (Instant::now() + within / 2, Instant::now() + within);
         self.buckets.values_mut().for_each(|bucket| bucket.entries.clear());
+        self.holds.clear_aside();
         loop {
             while let Some(bucket) = self.ready.pop_front() {
                 self.start_acts(bucket, None);
@@ -205,6 +211,7 @@ impl Partition {
             self.watermark.read(entry.offset);
             let recorded = entry.record.as_ref().map_or_else(|_| Timestamp::now(), |r| r.recorded);
             self.pending.insert(entry.offset, recorded);
+            let Some(entry) = self.holds.set_aside(entry) else { continue };
             self.buckets.entry(bucket).or_default().entries.push_back(entry);
             self.wake(bucket);
         }
@@ -234,11 +241,12 @@ impl Partition {
             return self.start_acts(number, Some(permit));
         }
         let entries = group::gather(&mut bucket.entries, self.shared.settler.store.group_bounds());
+        let busy = self.busy_of(&entries);
         let (shared, id, stop) = (self.shared.clone(), self.id, self.give_up.clone());
         self.work.push(Box::pin(async move {
             let topic = shared.floors.log.topic.clone();
             let at = move |offset: i64| position(&topic, id, offset);
-            let place = Place { settler: &shared.settler, epoch: shared.epoch, at: &at };
+            let place = Place { settler: &shared.settler, epoch: shared.epoch, at: &at, busy: &busy };
             let result = group::work(place, number, entries, &stop).await;
             drop(permit);
             Done::Group { bucket: number, result }
@@ -256,7 +264,7 @@ impl Partition {
         }
         let (shared, stop) = (self.shared.clone(), self.give_up.clone());
         self.work.push(Box::pin(async move {
-            let acting = Acting { settler: &shared.settler, writer: shared.writer };
+            let acting = Acting { settler: &shared.settler, writer: shared.settler.writer };
             let result = acting.work(number, &acts, &stop).await;
             drop(permit);
             Done::Acts { bucket: number, acts, tickets, result }
@@ -266,8 +274,8 @@ impl Partition {
     fn on_done(&mut self, done: Done) {
         match done {
             Done::Group { bucket, result } => {
+                self.on_worked(bucket, result.unwrap_or_default());
                 self.idle(bucket);
-                result.into_iter().flatten().for_each(|decided| self.on_decided(bucket, decided));
                 self.record(bucket);
             }
             Done::Acts { bucket, acts, tickets, result } => {
@@ -280,6 +288,7 @@ impl Partition {
             Done::Lane(sent) => self.on_sent(sent),
             Done::Drain { waiter, result } => self.on_drained(waiter, result),
             Done::Recorded { bucket, records, result } => self.on_recorded(bucket, records, result),
+            Done::Passed { key, result } => self.on_passed(&key, result),
             Done::Waiting(all) => all.into_iter().for_each(|waiting| self.on_waiting(waiting)),
         }
     }
@@ -289,6 +298,15 @@ impl Partition {
             bucket.is_busy = false;
         }
         self.wake(number);
+    }
+
+    /// What waits is known before the effects that must wait behind it.
+    fn on_worked(&mut self, bucket: u32, worked: Worked) {
+        for (key, sequence, waiting) in worked.sequences {
+            self.on_sequence(key, sequence.as_ref(), &waiting);
+        }
+        worked.decided.into_iter().for_each(|decided| self.on_decided(bucket, decided));
+        worked.aside.into_iter().for_each(|(key, entries)| self.put_aside(bucket, key, entries));
     }
 
     /// A record is decided: its effects go to their lanes.
@@ -376,6 +394,7 @@ impl Partition {
         self.shared.settler.metrics.oldest_pending_ms.get_or_create(&labels).set(oldest);
         self.shared.settler.metrics.waiting.get_or_create(&labels).set(self.waiters.count() as i64);
         self.shared.settler.metrics.parked.get_or_create(&labels).set(self.waiters.parked() as i64);
+        self.shared.settler.metrics.gaps.get_or_create(&labels).set(self.holds.gaps() as i64);
         let low = self.watermark.low();
         if low == self.advanced {
             return;

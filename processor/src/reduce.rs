@@ -17,11 +17,20 @@ pub trait Reducer: Send + Sync + 'static {
     fn fold(&self, current: Option<&[u8]>, event: &Record) -> Result<Vec<u8>, String>;
 }
 
-/// What `decide` asks of one candidate, by its place: the fold with it, or none where nothing folds.
-pub type Reduce<'a> = &'a dyn Fn(usize, Option<&Bytes>) -> Result<Option<Bytes>, Cause>;
+/// Which delta is folded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delta {
+    /// By its place among the candidates.
+    Candidate(usize),
+    /// By its number in the sequence.
+    Held(u64),
+}
+
+/// What `decide` asks of one delta: the fold with it, or none where nothing folds.
+pub type Reduce<'a> = &'a dyn Fn(Delta, Option<&Bytes>) -> Result<Option<Bytes>, Cause>;
 
 /// For objects whose deltas nobody folds.
-pub fn no_reducer(_: usize, _: Option<&Bytes>) -> Result<Option<Bytes>, Cause> {
+pub fn no_reducer(_: Delta, _: Option<&Bytes>) -> Result<Option<Bytes>, Cause> {
     Ok(None)
 }
 

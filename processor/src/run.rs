@@ -83,8 +83,9 @@ impl Processor {
             metrics: self.metrics,
             reducer: self.reducer,
             letters: Default::default(),
+            writer: Uuid::new_v4(),
         };
-        Shared { settler, log: self.log, floors, epoch: FIRST_EPOCH, writer: Uuid::new_v4(), in_flight }
+        Shared { settler, log: self.log, floors, epoch: FIRST_EPOCH, in_flight }
     }
 }
 

@@ -11,17 +11,19 @@ use std::time::Duration;
 use seriatim_schemas::key::ObjectKey;
 use seriatim_schemas::record::Record;
 use seriatim_schemas::row::Waiting;
+use seriatim_schemas::sequence::Sequence;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use uuid::Uuid;
 
 use crate::candidate::{Candidate, Cause, Declarations};
 use crate::config::ProcessorConfig;
+use crate::decide::sequence::Release;
 use crate::decide::{Decisions, Verdict, View, decide};
 use crate::error::StoreError;
 use crate::metrics::ProcessorMetrics;
-use crate::reduce::{Reducer, no_reducer, reduce};
-use crate::store::{Beside, Committed, Freshness, ObjectBatch, ObjectQuery, Store};
+use crate::reduce::{Delta, Reducer, no_reducer, reduce};
+use crate::store::{Committed, Freshness, ObjectBatch, ObjectQuery, Store};
 
 /// Refusals of a whole group before its objects are committed one by one.
 const REFUSALS_OF_A_GROUP_MAX: u32 = 3;
@@ -47,14 +49,29 @@ pub struct Settler {
     pub reducer: Option<Arc<dyn Reducer>>,
     /// Held while dead letters are written or removed: a removal reads first, and must not meet a later letter.
     pub letters: tokio::sync::Mutex<()>,
+    /// Names this process among the writers of waiting effects.
+    pub writer: Uuid,
 }
 
 /// What became of one lane.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Settled {
     pub verdicts: Vec<Verdict>,
     /// The sinks that the object waited for when it was decided.
     pub waiting: Waiting,
+    /// Where the object stands in its sequence now.
+    pub sequence: Option<Sequence>,
+    /// What the object holds must be released; a part of it was before.
+    pub release: Option<Pending>,
+}
+
+/// Why held events are to be released.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pending {
+    /// A candidate asks for it: all before it must be out.
+    Begins,
+    /// It was begun, so all before it was out.
+    GoesOn,
 }
 
 /// The group was given up: its partition is another's now, or the process stops.
@@ -82,9 +99,12 @@ impl Settler {
             let decisions: Vec<_> = lanes
                 .iter()
                 .zip(&views)
-                .map(|(lane, view)| decide_lane(lane, view, attempt, now_ms, self.reducer.as_ref()))
+                .map(|(lane, view)| {
+                    decide_lane(lane, view, attempt, now_ms, Release::Later, self.reducer.as_ref(), &|_| None)
+                })
                 .collect();
-            let batches = self.batches(lanes, &views, &decisions);
+            let batch = |((lane, view), decisions)| self.group_batch(lane, view, decisions);
+            let batches: Vec<_> = lanes.iter().zip(&views).zip(&decisions).filter_map(batch).collect();
             if batches.is_empty() {
                 return Ok(settled(&views, decisions));
             }
@@ -167,19 +187,29 @@ impl Settler {
         if let [_] = lane.entries.as_slice() {
             info!(key = %lane.key, reason, "the store refuses this event for good");
             let verdicts = vec![Verdict::Dead(Cause { cause: "store_refused", detail: reason })];
-            return Ok(vec![Settled { verdicts, waiting: Waiting::default() }]);
+            return Ok(vec![Settled { verdicts, ..Settled::default() }]);
         }
-        let mut all = Settled { verdicts: Vec::with_capacity(lane.entries.len()), waiting: Waiting::default() };
+        let mut all = Settled::default();
         for entry in &lane.entries {
+            if all.release.is_some() {
+                all.verdicts.push(Verdict::Later);
+                continue;
+            }
             let alone = Lane { key: lane.key.clone(), entries: vec![entry.clone()] };
             let one = Box::pin(self.settle(bucket, &[alone], stop)).await?.remove(0);
             all.verdicts.extend(one.verdicts);
             all.waiting.0.extend(one.waiting.0);
+            (all.sequence, all.release) = (one.sequence.or(all.sequence), one.release);
         }
         Ok(vec![all])
     }
 
-    async fn read(&self, bucket: u32, lanes: &[Lane], freshness: Freshness) -> Result<Vec<View>, StoreError> {
+    pub(crate) async fn read(
+        &self,
+        bucket: u32,
+        lanes: &[Lane],
+        freshness: Freshness,
+    ) -> Result<Vec<View>, StoreError> {
         let query = |lane: &Lane| {
             let mut event_rows: Vec<_> = lane.entries.iter().map(|e| e.candidate.event_row.clone()).collect();
             event_rows.sort();
@@ -203,41 +233,47 @@ impl Settler {
             let arrived = self.store.arrived(bucket, &own).await?;
             views.iter_mut().for_each(|view| view.arrived.extend(&arrived));
         }
+        for (lane, view) in lanes.iter().zip(&mut views) {
+            self.read_numbers(bucket, lane, view).await?;
+        }
         Ok(views)
-    }
-
-    fn batches(&self, lanes: &[Lane], views: &[View], decisions: &[Decisions]) -> Vec<ObjectBatch> {
-        let batch = |((lane, view), decisions): ((&Lane, &View), &Decisions)| {
-            let key = &lane.key;
-            Some(ObjectBatch {
-                key: key.clone(),
-                turn: view.head.as_ref().map(|h| h.turn),
-                head: decisions.head.clone()?,
-                state: decisions.state_from.map(|index| self.declarations.state(&lane.entries[index].record)),
-                rows: decisions.rows.clone(),
-                rows_ttl_s: self.declarations.dedupe_window_s(&key.tenant, &key.source),
-                beside: Beside {
-                    changes_order: decisions.resets_order,
-                    changes_fold: decisions.folds,
-                    ..Beside::default()
-                },
-            })
-        };
-        lanes.iter().zip(views).zip(decisions).filter_map(batch).collect()
     }
 }
 
 fn settled(views: &[View], decisions: Vec<Decisions>) -> Vec<Settled> {
-    let waiting = |view: &View| view.head.as_ref().map(|h| h.waiting.clone()).unwrap_or_default();
-    decisions.into_iter().zip(views).map(|(d, view)| Settled { verdicts: d.verdicts, waiting: waiting(view) }).collect()
+    let settled = |(decisions, view): (Decisions, &View)| {
+        let before = view.head.as_ref();
+        let was_ready = before.and_then(|h| h.sequence.as_ref()?.ready()).is_some();
+        let release = if was_ready { Pending::GoesOn } else { Pending::Begins };
+        Settled {
+            waiting: before.map(|h| h.waiting.clone()).unwrap_or_default(),
+            sequence: decisions.head.as_ref().or(before).and_then(|h| h.sequence.clone()),
+            release: decisions.backlog.is_unfinished.then_some(release),
+            verdicts: decisions.verdicts,
+        }
+    };
+    decisions.into_iter().zip(views).map(settled).collect()
 }
 
-fn decide_lane(lane: &Lane, view: &View, attempt: Uuid, now_ms: i64, reducer: Option<&Arc<dyn Reducer>>) -> Decisions {
+/// `held`: the record of a held event, by its number.
+pub(crate) fn decide_lane<'a>(
+    lane: &Lane,
+    view: &View,
+    attempt: Uuid,
+    now_ms: i64,
+    release: Release,
+    reducer: Option<&Arc<dyn Reducer>>,
+    held: &dyn Fn(u64) -> Option<&'a Record>,
+) -> Decisions {
     let candidates: Vec<_> = lane.entries.iter().map(|e| e.candidate.clone()).collect();
     match reducer {
-        None => decide(view, &candidates, attempt, now_ms, &no_reducer),
-        Some(reducer) => decide(view, &candidates, attempt, now_ms, &|index, current| {
-            reduce(reducer.as_ref(), current, &lane.entries[index].record)
+        None => decide(view, &candidates, attempt, now_ms, release, &no_reducer),
+        Some(reducer) => decide(view, &candidates, attempt, now_ms, release, &|delta, current| {
+            let record = match delta {
+                Delta::Candidate(index) => &lane.entries[index].record,
+                Delta::Held(number) => held(number).expect("only what was read is released"),
+            };
+            reduce(reducer.as_ref(), current, record)
         }),
     }
 }

@@ -43,10 +43,10 @@ pub struct ObjectBatch {
 pub struct Beside {
     /// The snapshot's order key and version differ, though the state does not.
     pub changes_order: bool,
-    /// The head's waiting sinks, fold or parking differ from what was read.
+    /// The head's waiting sinks, fold or sequence differ from what was read.
     pub changes_waiting: bool,
     pub changes_fold: bool,
-    pub changes_parked: bool,
+    pub changes_sequence: bool,
     pub put: Vec<SideRow>,
     pub delete: Vec<SideKey>,
 }
@@ -57,6 +57,8 @@ pub enum SideRow {
     Waiting(WaitingSink),
     Effect(WaitingEffect),
     Backlog(BacklogRow),
+    /// Of an event whose backlog row goes in the same batch.
+    Dead(DeadLetter),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,6 +86,7 @@ impl SideRow {
             Self::Waiting(_) => 0,
             Self::Effect(effect) => effect.value.len(),
             Self::Backlog(row) => row.value.len(),
+            Self::Dead(letter) => letter.value.len(),
         }
     }
 }
@@ -176,7 +179,7 @@ pub trait Store: Send + Sync + 'static {
     /// Which objects of a bucket wait, and for which sinks.
     async fn waiting(&self, bucket: u32) -> Result<Vec<WaitingSink>, StoreError>;
 
-    /// The backlog of a parked object from `from` on, at most `max` rows.
+    /// What an object holds behind a gap, from number `from` on, at most `max` rows.
     async fn backlog(&self, bucket: u32, key: &ObjectKey, from: u64, max: usize)
     -> Result<Vec<BacklogRow>, StoreError>;
 

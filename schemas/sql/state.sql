@@ -19,7 +19,7 @@ CREATE TABLE IF NOT EXISTS head (
     deleted INTEGER,
     fold BLOB,
     waiting TEXT,
-    parked TEXT,
+    sequence TEXT,
     erased INTEGER,
     state BLOB,
     PRIMARY KEY (tenant, source, object)

@@ -1,5 +1,6 @@
-//! Acts of an operator. They are records of the log, with the key of the object that they are about: so they
-//! reach its owner in order, survive what the processor survives, and stand in the ledger.
+//! Acts of an operator, and of time. They are records of the log, with the key of the object that they are about: so
+//! they reach its owner in order, survive what the processor survives, stand in the ledger, and are read at the same
+//! place by a replay.
 
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -35,14 +36,21 @@ pub enum ControlAct {
     Discard { letter: String, record: String },
     /// The object's order begins anew: the next snapshot is applied, whatever its version.
     ResetVersion {},
+    /// Numbers below `to` that are missing from the object's sequence are not waited for any more. Done twice it
+    /// changes nothing.
+    Pass { to: u64 },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("control record cannot be read: {0}")]
 pub struct ControlError(pub String);
 
-/// `ce_type` of the one act that is decided in its object's lane.
+/// `ce_type` of the acts that are decided in their object's lane.
 pub const RESET_VERSION: &str = "seriatim.reset_version";
+pub const PASS: &str = "seriatim.pass";
+
+/// Who passes a gap that has lasted too long.
+pub const BY_TIME: &str = "seriatim";
 
 /// What the event rows of control records begin with.
 const ROW_PREFIX: &str = "~control/";
@@ -61,6 +69,7 @@ impl Control {
             ControlAct::RedriveEffect { .. } => "redrive_effect",
             ControlAct::Discard { .. } => "discard",
             ControlAct::ResetVersion {} => "reset_version",
+            ControlAct::Pass { .. } => "pass",
         };
         format!("seriatim.{act}")
     }
@@ -125,6 +134,7 @@ mod tests {
                 r#"{"act":"discard","letter":"e","record":"r","by":"x"}"#,
             ),
             (ControlAct::ResetVersion {}, r#"{"act":"reset_version","by":"x"}"#),
+            (ControlAct::Pass { to: 7 }, r#"{"act":"pass","to":7,"by":"x"}"#),
         ];
         for (act, json) in acts {
             let control = Control { act, by: "x".into(), reason: None };

@@ -14,6 +14,7 @@ use crate::pattern::Pattern;
 use crate::pointer::parse_pointer;
 use crate::problem::Problem;
 use crate::selector::{Place, Selector};
+use crate::sequence::SequenceRule;
 use crate::template::Template;
 use crate::verification::{Recipe, Verify};
 use crate::version::{RANK_UNLISTED, Version, VersionError, VersionKind, ZoneOffset, rank_of};
@@ -59,6 +60,9 @@ pub struct Declaration {
     pub time: Option<Expression>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
+    /// The number that the provider gives each delta of an object, without gaps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sequence: Option<SequenceRule>,
     /// Event types from lowest to highest, for events of the same version; "*" stands for the rest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank: Option<Vec<Pattern>>,
@@ -140,6 +144,8 @@ pub struct EventRule {
     pub version: Option<VersionRule>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sequence: Option<SequenceRule>,
 }
 
 /// The answer to a request that is durable.
@@ -158,6 +164,20 @@ pub struct EventPlan<'a> {
     pub mode: Mode,
     pub object: Option<&'a Expression>,
     pub version: Option<&'a VersionRule>,
+    /// Of deltas only; their version is then their number.
+    pub sequence: Option<&'a SequenceRule>,
+}
+
+impl<'a> EventPlan<'a> {
+    /// Where the event's place in its object's order stands.
+    pub fn order_from(&self) -> Option<&'a Expression> {
+        self.sequence.map(|rule| &rule.from).or(self.version.map(|rule| &rule.from))
+    }
+
+    /// Whether an event without such a place cannot be decided.
+    pub fn needs_order(&self) -> bool {
+        self.mode == Mode::Snapshot || self.sequence.is_some()
+    }
 }
 
 impl Declaration {
@@ -175,6 +195,7 @@ impl Declaration {
             version: over.version.or(self.version),
             time: over.time.or(self.time),
             mode: over.mode.or(self.mode),
+            sequence: over.sequence.or(self.sequence),
             rank: over.rank.or(self.rank),
             tie: over.tie.or(self.tie),
             tombstones: over.tombstones.or(self.tombstones),
@@ -197,7 +218,19 @@ impl Declaration {
         let is_thin = self.fetch.as_ref().is_some_and(|fetch| fetch.is_thin(event_type));
         let declared = rule.and_then(|r| r.mode).or(self.mode).unwrap_or(by_version);
         let mode = if is_thin { Mode::Thin } else { declared };
-        EventPlan { mode, object, version }
+        let sequence = rule.and_then(|r| r.sequence.as_ref()).or(self.sequence.as_ref());
+        EventPlan { mode, object, version, sequence: sequence.filter(|_| mode == Mode::Delta) }
+    }
+
+    /// How gaps are dealt with: the same for all types that share the sequence.
+    pub fn sequence(&self) -> Option<&SequenceRule> {
+        self.sequence_rules().map(|(_, rule)| rule).next()
+    }
+
+    fn sequence_rules(&self) -> impl Iterator<Item = (String, &SequenceRule)> {
+        let of_types = self.events.iter().flatten().enumerate();
+        let of_types = of_types.filter_map(|(i, r)| Some((format!("events.{i}.sequence"), r.sequence.as_ref()?)));
+        self.sequence.iter().map(|rule| ("sequence".to_owned(), rule)).chain(of_types)
     }
 
     pub fn rank(&self, event_type: &str) -> u16 {
@@ -225,7 +258,8 @@ impl Declaration {
         let rules = self.events.iter().flatten();
         let of_rules = rules.flat_map(|r| r.object.iter().chain(r.version.iter().map(|v| &v.from)));
         let own = [&self.event_id, &self.event_type, &self.object, &self.time].into_iter().flatten();
-        own.chain(self.version.iter().map(|v| &v.from)).chain(of_rules).collect()
+        let numbers = self.sequence_rules().map(|(_, rule)| &rule.from);
+        own.chain(self.version.iter().map(|v| &v.from)).chain(of_rules).chain(numbers).collect()
     }
 
     /// Every header that verification or derivation reads and that may be kept, in lower case.
@@ -292,6 +326,7 @@ impl Declaration {
         }
         out.extend(self.version_problems());
         out.extend(self.fetch_problems());
+        out.extend(self.sequence_problems());
         if self.future_max_s == Some(0) {
             out.push(Problem::at("future_max_s", "is 0: every version would be too far ahead"));
         }
@@ -351,6 +386,34 @@ impl Declaration {
             _ => {}
         }
         out.into_iter().map(|p| p.under("fetch")).collect()
+    }
+
+    fn sequence_problems(&self) -> Vec<Problem> {
+        let mut out = Vec::new();
+        let only_deltas = "counts only for deltas: say mode = \"delta\"";
+        let by_default = self.mode.or(self.version.as_ref().map(|_| Mode::Snapshot)).unwrap_or(Mode::Delta);
+        let has_delta = self.events.iter().flatten().any(|rule| rule.mode == Some(Mode::Delta));
+        if self.sequence.is_some() && by_default != Mode::Delta && !has_delta {
+            out.push(Problem::at("sequence", only_deltas));
+        }
+        for (i, rule) in self.events.iter().flatten().enumerate().filter(|(_, rule)| rule.sequence.is_some()) {
+            let by_version = rule.version.as_ref().map(|_| Mode::Snapshot);
+            let mode = rule.mode.or(self.mode).or(by_version).unwrap_or(by_default);
+            if mode != Mode::Delta {
+                out.push(Problem::at(format!("events.{i}.sequence"), only_deltas));
+            }
+        }
+        let shared = |rule: &SequenceRule| (rule.start, rule.gap, rule.hold_s);
+        for (path, rule) in self.sequence_rules() {
+            if rule.hold_s == 0 {
+                out.push(Problem::at(format!("{path}.hold_s"), "is 0: no gap would be held"));
+            }
+            if self.sequence().map(shared) != Some(shared(rule)) {
+                let message = "has another start, gap or hold_s than one before it: an object has one sequence";
+                out.push(Problem::at(path, message));
+            }
+        }
+        out
     }
 
     fn version_problems(&self) -> Vec<Problem> {

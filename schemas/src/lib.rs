@@ -11,6 +11,7 @@
 //! - [`decode`], [`form`], [`xml`]: from the signed bytes to the JSON document
 //! - [`problem`], [`document`]: every mistake of a configuration file at once, each with its line
 //! - [`record`]: one entry of the log and its CloudEvents headers
+//! - [`sequence`]: deltas that a provider numbers without gaps
 //! - [`control`]: acts of an operator, which are records too
 //! - [`row`], [`outcome`], [`tables`]: what the store holds
 //! - [`kafka`]: the settings that both sides of a topic share
@@ -38,6 +39,7 @@ pub mod problem;
 pub mod record;
 pub mod row;
 pub mod selector;
+pub mod sequence;
 pub mod source;
 pub mod tables;
 pub mod template;

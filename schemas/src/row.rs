@@ -12,6 +12,7 @@ use crate::id::{RecordId, Sha256Digest};
 use crate::key::ObjectKey;
 use crate::outcome::Outcome;
 use crate::record::Header;
+use crate::sequence::Sequence;
 use crate::version::OrderKey;
 
 /// The head of an object. It never expires: an old version stays old after every event row is gone.
@@ -27,26 +28,14 @@ pub struct Head {
     pub waiting: Waiting,
     /// What a reducer has made of the object's deltas so far.
     pub fold: Option<Bytes>,
-    /// Where its records go instead of being decided, and why.
-    pub parked: Option<Parked>,
+    /// Where it stands in its sequence, where its deltas have one.
+    pub sequence: Option<Sequence>,
 }
 
-/// An object whose records are kept in a backlog until an operator, or the missing event, releases it. Stored as JSON.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Parked {
-    pub cause: String,
-    /// Milliseconds since 1970.
-    pub since_ms: i64,
-    /// Number of the next row of the backlog.
-    pub next: u64,
-    /// Rows of the backlog.
-    pub kept: u64,
-}
-
-/// One record of a parked object, as it lies in the log.
+/// One record that is held behind a gap of its object's sequence, as it lies in the log.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BacklogRow {
-    /// Its place in the backlog.
+    /// Its number in the sequence.
     pub number: u64,
     pub position: String,
     pub headers: Vec<Header>,

@@ -2,6 +2,7 @@
 
 mod properties;
 mod script;
+mod sequence;
 mod world;
 
 use script::check;

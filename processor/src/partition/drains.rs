@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use seriatim_schemas::key::bucket_of;
 use seriatim_schemas::row::WaitingSink;
+use seriatim_schemas::sequence::GAP;
 use tracing::{debug, warn};
 
 use super::{Done, Partition, Shared};
@@ -29,6 +30,9 @@ impl Partition {
     }
 
     pub(super) fn on_waiting(&mut self, waiting: WaitingSink) {
+        if waiting.sink == GAP {
+            return self.on_gap(&waiting.key, Some((waiting.since_ms, u64::MAX)));
+        }
         let Some(index) = self.shared.sinks().iter().position(|sink| sink.name == waiting.sink) else {
             warn!(sink = waiting.sink, object = %waiting.key, "effects wait for a sink that is not configured any more");
             return;
@@ -53,7 +57,7 @@ impl Partition {
                     bucket: shared.bucket(&waiter.0),
                     key: &waiter.0,
                     sink: &shared.sinks()[waiter.1],
-                    writer: shared.writer,
+                    writer: shared.settler.writer,
                     epoch: shared.epoch,
                     stop: &stop,
                 };

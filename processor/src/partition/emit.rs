@@ -77,6 +77,10 @@ impl Partition {
         lane.splice(0..0, left);
         if lane.is_empty() {
             self.lanes.remove(&waiter);
+            self.on_lane_over(&waiter.0);
+        } else if self.waiters.has(&waiter) {
+            // Another owner has put effects into the store that come before these.
+            self.defer_lane(waiter, 0, "earlier effects of the object wait".to_owned(), false);
         } else {
             self.send_lane(waiter);
         }
@@ -139,6 +143,7 @@ impl Partition {
                 kept.into_iter().for_each(|pending| self.got_out(&sink, pending));
                 if self.lanes[&waiter].is_empty() {
                     self.lanes.remove(&waiter);
+                    self.on_lane_over(&waiter.0);
                 } else {
                     self.defer_lane(waiter, 0, "earlier effects of the object wait".to_owned(), false);
                 }

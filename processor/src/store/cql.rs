@@ -152,23 +152,7 @@ impl CqlStore {
     }
 
     async fn write_dead(&self, bucket: u32, letter: &DeadLetter) -> Result<(), StoreError> {
-        let values = (
-            bucket as i32,
-            &letter.tenant,
-            &letter.source,
-            &letter.object,
-            &letter.event_row,
-            &letter.event_id,
-            &letter.event_type,
-            letter.record.to_string(),
-            &letter.cause,
-            &letter.detail,
-            &letter.position,
-            letter.recorded_ms,
-            letter.dead_ms,
-            headers_to_json(&letter.headers),
-            &letter.value[..],
-        );
+        let values = dead_values(bucket as i32, letter);
         self.session.execute_unpaged(&self.statements.insert_dead, values).await.map(|_| ()).map_err(plain_failed)
     }
 }
@@ -202,6 +186,27 @@ fn arrival_values(bucket: u32, arrival: &Arrival) -> Values {
         row.recorded_ms,
         row.done_ms,
         ttl(arrival.ttl_s),
+    ))
+}
+
+fn dead_values(bucket: i32, letter: &DeadLetter) -> Values {
+    let letter = letter.clone();
+    Box::new((
+        bucket,
+        letter.tenant,
+        letter.source,
+        letter.object,
+        letter.event_row,
+        letter.event_id,
+        letter.event_type,
+        letter.record.to_string(),
+        letter.cause,
+        letter.detail,
+        letter.position,
+        letter.recorded_ms,
+        letter.dead_ms,
+        headers_to_json(&letter.headers),
+        letter.value.to_vec(),
     ))
 }
 
@@ -347,8 +352,9 @@ impl Store for CqlStore {
         from: u64,
         max: usize,
     ) -> Result<Vec<BacklogRow>, StoreError> {
-        // Numbers begin at 1, so that "behind" has a smallest value.
-        let (from, to) = (beside::backlog_row(from.saturating_sub(1)), beside::backlog_row(u64::MAX));
+        // Every row is behind the empty one.
+        let before = from.checked_sub(1).map(beside::backlog_row).unwrap_or_default();
+        let (from, to) = (before, beside::backlog_row(u64::MAX));
         let rows = self.rows_behind(bucket, kind::BACKLOG, key, from, to, max).await?;
         rows.iter().map(Stored::backlog).collect()
     }

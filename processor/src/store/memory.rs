@@ -14,7 +14,9 @@ use super::{
 };
 use crate::decide::View;
 use crate::error::StoreError;
-use crate::inspect::{After, AfterArrival, Inspect, LetterHead, ObjectHead, ObjectState, Page, RowName, Scope};
+use crate::inspect::{
+    After, AfterArrival, Inspect, LetterHead, ObjectHead, ObjectState, Page, RowName, Scope, what_became,
+};
 
 #[derive(Debug, Default)]
 struct Tables {
@@ -34,7 +36,13 @@ impl Tables {
             SideRow::Waiting(w) => drop(self.waiting.insert((key.clone(), w.sink.clone()), w.clone())),
             SideRow::Effect(e) => drop(self.effects.insert((key.clone(), e.sink.clone(), e.rev), e.clone())),
             SideRow::Backlog(b) => drop(self.backlog.insert((key.clone(), b.number), b.clone())),
+            SideRow::Dead(letter) => self.bury(letter),
         }
+    }
+
+    fn bury(&mut self, letter: &DeadLetter) {
+        let key = (letter.tenant.clone(), letter.source.clone(), letter.object.clone(), letter.event_row.clone());
+        self.dead.insert(key, letter.clone());
     }
 
     fn delete(&mut self, key: &ObjectKey, row: &SideKey) {
@@ -90,6 +98,7 @@ impl Store for MemoryStore {
                 head: tables.heads.get(&query.key).map(|(head, _)| head.clone()),
                 rows: query.event_rows.iter().filter_map(row).collect(),
                 arrived: Default::default(),
+                sequence: Default::default(),
             }
         };
         Ok(queries.iter().map(view).collect())
@@ -130,10 +139,7 @@ impl Store for MemoryStore {
             let row = arrival_row(&arrival.row.event_row, &arrival.row.record);
             tables.arrivals.insert((arrival.key.clone(), row), arrival.clone());
         }
-        for letter in dead {
-            let key = (letter.tenant.clone(), letter.source.clone(), letter.object.clone(), letter.event_row.clone());
-            tables.dead.insert(key, letter.clone());
-        }
+        dead.iter().for_each(|letter| tables.bury(letter));
         Ok(())
     }
 
@@ -273,9 +279,13 @@ impl Inspect for MemoryStore {
     }
 
     async fn arrivals_behind(&self, key: &ObjectKey, after: &str, max: usize) -> Result<Vec<Arrival>, StoreError> {
-        let tables = self.tables();
-        let of = tables.arrivals.iter().filter(|((k, row), _)| k == key && row.as_str() > after);
-        Ok(of.map(|(_, arrival)| arrival.clone()).take(max).collect())
+        let is_it = |k: &ObjectKey, row: &str| k == key && row > after;
+        let of = |tables: &Tables| {
+            let of = tables.arrivals.iter().filter(|((k, row), _)| is_it(k, row));
+            of.map(|(_, arrival)| arrival.clone()).take(max).collect()
+        };
+        let found = of(&self.tables());
+        what_became(self, found).await
     }
 
     async fn trace_behind(
@@ -286,7 +296,6 @@ impl Inspect for MemoryStore {
         after: &AfterArrival,
         max: usize,
     ) -> Result<Vec<Arrival>, StoreError> {
-        let tables = self.tables();
         let is_it = |a: &&Arrival| a.key.tenant == tenant && a.key.source == source && a.row.event_id == event_id;
         let place = |a: &Arrival| {
             let AfterArrival { object, event_row, record } = AfterArrival::of(a);
@@ -294,10 +303,10 @@ impl Inspect for MemoryStore {
         };
         let after = (after.object.clone(), after.event_row.clone(), after.record.clone());
         let mut all: Vec<Arrival> =
-            tables.arrivals.values().filter(is_it).filter(|a| place(a) > after).cloned().collect();
+            self.tables().arrivals.values().filter(is_it).filter(|a| place(a) > after).cloned().collect();
         all.sort_by_key(place);
         all.truncate(max);
-        Ok(all)
+        what_became(self, all).await
     }
 
     async fn first_waiting(&self, key: &ObjectKey, sink: &str, max: usize) -> Result<Vec<WaitingEffect>, StoreError> {

@@ -8,15 +8,21 @@ use async_trait::async_trait;
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
+use seriatim_processor::budget::Budget;
 use seriatim_processor::decide::View;
-use seriatim_processor::error::StoreError;
+use seriatim_processor::error::{LogError, StoreError};
+use seriatim_processor::inspect::{Extent, InspectLog, RawEntry};
+use seriatim_processor::log::memory::MemoryLog;
+use seriatim_processor::log::{Floors, Log, LogEvent, LogIdentity};
 use seriatim_processor::sink::{Effect, Emitted, Sink};
 use seriatim_processor::store::{
     Arrival, Committed, FloorKey, Freshness, GroupBounds, Letter, LetterKey, ObjectBatch, ObjectQuery, Store,
 };
 use seriatim_schemas::id::RecordId;
 use seriatim_schemas::key::ObjectKey;
+use seriatim_schemas::record::Record;
 use seriatim_schemas::row::{BacklogRow, DeadLetter, EventRow, WaitingEffect, WaitingSink};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,8 +40,11 @@ pub enum Fault {
     RecordUnavailable,
     RecordUnknownWritten,
     FloorUnavailable,
-    /// What waits cannot be read.
+    /// What waits, or is held, cannot be read.
     WaitingUnavailable,
+    AppendUnavailable,
+    /// The answer is lost, the record is not.
+    AppendUnknownWritten,
     /// Some of the effects, from the first on, are taken.
     SinkTakesPart,
     SinkTakesAllAndFails,
@@ -62,8 +71,10 @@ impl Fault {
     pub const OF_SINK: [Self; 4] =
         [Self::SinkTakesPart, Self::SinkTakesAllAndFails, Self::SinkTakesOne, Self::SinkHangs];
 
+    pub const OF_LOG: [Self; 2] = [Self::AppendUnavailable, Self::AppendUnknownWritten];
+
     pub fn all() -> Vec<Self> {
-        [&Self::OF_STORE[..], &Self::OF_SINK].concat()
+        [&Self::OF_STORE[..], &Self::OF_SINK, &Self::OF_LOG].concat()
     }
 }
 
@@ -320,6 +331,57 @@ impl<S: Store> Store for FaultyStore<S> {
 
     async fn expire(&self, now_s: i64) -> Result<(), StoreError> {
         self.inner.expire(now_s).await
+    }
+}
+
+/// A log with faults where it is written.
+pub struct FaultyLog {
+    pub inner: MemoryLog,
+    pub faults: Arc<Faults>,
+    pub life: Arc<Life>,
+}
+
+#[async_trait]
+impl InspectLog for FaultyLog {
+    fn identity(&self) -> LogIdentity {
+        self.inner.identity()
+    }
+
+    async fn extents(&self) -> Result<Vec<Extent>, LogError> {
+        self.inner.extents().await
+    }
+
+    async fn partitions(&self) -> Result<u32, LogError> {
+        self.inner.partitions().await
+    }
+
+    async fn entries(&self, partition: i32, from: i64, max: usize) -> Result<Vec<RawEntry>, LogError> {
+        self.inner.entries(partition, from, max).await
+    }
+}
+
+#[async_trait]
+impl Log for FaultyLog {
+    async fn start(&self, budget: Budget, floors: Floors) -> Result<mpsc::UnboundedReceiver<LogEvent>, LogError> {
+        self.inner.start(budget, floors).await
+    }
+
+    async fn commit(&self, partition: i32, next_offset: i64) -> Result<(), LogError> {
+        self.inner.commit(partition, next_offset).await
+    }
+
+    async fn append(&self, record: Record) -> Result<(), LogError> {
+        self.life.step().await;
+        let fault = self.faults.strike(&Fault::OF_LOG);
+        if fault != Some(Fault::AppendUnavailable) {
+            self.inner.append(record).await?;
+        }
+        self.life.step().await;
+        fault.map_or(Ok(()), |fault| Err(LogError::Unavailable(format!("{fault:?}"))))
+    }
+
+    async fn stop(&self) {
+        self.inner.stop().await;
     }
 }
 

@@ -2,13 +2,14 @@
 //! promises alone.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
 use jiff::Timestamp;
 use rand::rngs::SmallRng;
 use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{Rng, SeedableRng};
+use seriatim_schemas::control::{Control, ControlAct};
 use seriatim_schemas::id::{IdFrom, RecordId, Sha256Digest};
 use seriatim_schemas::key::{ObjectKey, RecordKey};
 use seriatim_schemas::outcome::Outcome;
@@ -18,12 +19,16 @@ use uuid::Uuid;
 
 pub const SOURCE: &str = "crm";
 
-/// Types from lowest to highest rank; `noted` is a delta.
-const TYPES: [&str; 5] = ["created", "updated", "renamed", "deleted", "noted"];
+/// Types from lowest to highest rank; `noted` is a delta, and `counted` one with a number.
+const TYPES: [&str; 7] = ["created", "updated", "renamed", "deleted", "noted", "counted", "counted"];
 const DELTA: &str = "noted";
+const NUMBERED: &str = "counted";
 const TOMBSTONE: &str = "deleted";
 /// Few versions for many events, so that ties are common.
 const VERSIONS: u64 = 40;
+/// Share of the numbered events that never come, and of those that come late: after a gap was passed.
+const MISSING: f64 = 0.05;
+const LATE: f64 = 0.02;
 /// Share of the events that are equal to another one.
 const TWINS: f64 = 0.05;
 
@@ -32,7 +37,11 @@ pub fn source(tenant: &str) -> Source {
         "version": { "from": "body:/version", "kind": "integer" },
         "rank": ["created", "*", TOMBSTONE],
         "tombstones": [TOMBSTONE],
-        "events": [{ "type": DELTA, "mode": "delta" }],
+        "events": [
+            { "type": DELTA, "mode": "delta" },
+            // Gaps are passed at once: behind all that has come.
+            { "type": NUMBERED, "mode": "delta", "sequence": { "from": "body:/version", "start": 1, "hold_s": 0 } },
+        ],
     });
     let declaration = serde_json::from_value(declaration).expect("a declaration");
     Source {
@@ -64,8 +73,25 @@ pub struct Fold {
     /// Event ids, in order of their revs.
     pub applied: Vec<String>,
     pub newest: Option<Newest>,
+    pub sequence: Sequence,
     /// How often an equal event under a greater id became the newest, without an effect.
     pub raised: usize,
+}
+
+/// Where an object stands in its sequence.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Sequence {
+    /// Numbers that are done with, and their events; none where a number was passed.
+    done: Vec<Option<Record>>,
+    held: BTreeMap<u64, Record>,
+    /// Whether anything ever was held.
+    pub has_held: bool,
+}
+
+impl Sequence {
+    fn next(&self) -> u64 {
+        self.done.len() as u64 + 1
+    }
 }
 
 impl Newest {
@@ -82,9 +108,18 @@ impl Newest {
 pub struct Traffic {
     /// Its own, so that one store can take several.
     pub tenant: String,
-    pub records: Arc<Vec<Record>>,
+    /// The log, which grows by what is appended.
+    records: Arc<Mutex<Vec<Record>>>,
+    /// What comes after gaps were passed.
+    late: Arc<Mutex<Vec<Record>>>,
     /// Events that the store refuses for good, whatever it is asked.
     pub poison: BTreeSet<String>,
+}
+
+/// What must come of a log.
+#[derive(Default)]
+pub struct Walk {
+    pub records: Vec<Record>,
     pub objects: BTreeMap<ObjectKey, Fold>,
     pub outcomes: BTreeMap<RecordId, Outcome>,
 }
@@ -98,12 +133,17 @@ impl Traffic {
     pub fn poisoned(seed: u64, deliveries: usize, objects: usize, poisoned: usize) -> Self {
         let (rng, tenant) = (&mut SmallRng::seed_from_u64(seed), format!("tenant-{seed:x}"));
         let mut records: Vec<Record> = Vec::with_capacity(deliveries);
+        let (mut counts, mut late) = (BTreeMap::new(), Vec::new());
         for number in 0..deliveries * 4 / 5 {
             let twin = records.choose(rng).filter(|_| rng.random_bool(TWINS)).cloned();
-            let mut record = twin.unwrap_or_else(|| record(rng, &tenant, number, objects));
+            let mut record = twin.unwrap_or_else(|| record(rng, &tenant, number, objects, &mut counts));
             // Ids in an order of their own, so that ties are not won by the later in the log.
             record.event_id = format!("evt_{:08x}_{number}", rng.random::<u32>());
-            records.push(record);
+            match record.event_type == NUMBERED {
+                true if rng.random_bool(MISSING) => {}
+                true if rng.random_bool(LATE) => late.push(record),
+                _ => records.push(record),
+            }
         }
         let poison = records.choose_multiple(rng, poisoned).map(|r| r.event_id.clone()).collect();
         while records.len() < deliveries {
@@ -111,20 +151,55 @@ impl Traffic {
             records.push(again);
         }
         records.shuffle(rng);
-        for (number, record) in records.iter_mut().enumerate() {
+        for (number, record) in records.iter_mut().chain(&mut late).enumerate() {
             record.id = RecordId { request: Uuid::from_u128(number as u128 + 1), item: 0 };
         }
-        let (objects, outcomes) = (BTreeMap::new(), BTreeMap::new());
-        let mut traffic = Self { tenant, records: Arc::new(records), poison, objects, outcomes };
-        traffic.walk();
-        traffic
+        Self { tenant, records: Arc::new(Mutex::new(records)), late: Arc::new(Mutex::new(late)), poison }
     }
 
-    fn walk(&mut self) {
-        let mut newest: BTreeMap<ObjectKey, &Record> = BTreeMap::new();
-        for record in self.records.iter() {
+    pub fn read(&self) -> impl Fn(usize, usize) -> Vec<Record> + Send + Sync + 'static {
+        let records = self.records.clone();
+        move |from, max| lock(&records).iter().skip(from).take(max).cloned().collect()
+    }
+
+    /// What a processor appends is followed by something that comes late.
+    pub fn append(&self) -> impl Fn(Record) + Send + Sync + 'static {
+        let (records, late) = (self.records.clone(), self.late.clone());
+        move |record| {
+            let mut records = lock(&records);
+            records.push(record);
+            records.extend(lock(&late).pop());
+        }
+    }
+
+    pub fn log(&self) -> Vec<Record> {
+        lock(&self.records).clone()
+    }
+
+    pub fn has(&self, records: usize) -> bool {
+        lock(&self.records).len() == records
+    }
+
+    pub fn walk(&self) -> Walk {
+        let mut walk = Walk { records: self.log(), ..Walk::default() };
+        let mut newest: BTreeMap<ObjectKey, Record> = BTreeMap::new();
+        for record in &walk.records {
             let RecordKey::Object(key) = &record.key else { panic!("all records are of objects") };
-            let fold = self.objects.entry(key.clone()).or_default();
+            let fold = walk.objects.entry(key.clone()).or_default();
+            if record.kind == RecordKind::Control {
+                let Ok(Control { act: ControlAct::Pass { to }, .. }) = Control::parse(&record.value) else {
+                    panic!("only gaps are passed here: {record:?}")
+                };
+                walk.outcomes.insert(record.id, Outcome::Applied);
+                self.pass(fold, to, &mut walk.outcomes);
+                continue;
+            }
+            if record.event_type == NUMBERED {
+                let outcome = self.on_number(fold, record);
+                walk.outcomes.insert(record.id, outcome);
+                self.release(fold, &mut walk.outcomes);
+                continue;
+            }
             let current = newest.get(key);
             let is_snapshot = record.event_type != DELTA;
             let is_newer = current.is_none_or(|current| place(record) > place(current));
@@ -148,19 +223,68 @@ impl Traffic {
             if is_snapshot && is_newer && (outcome == Outcome::Applied || is_twin) {
                 fold.newest = Some(Newest::of(record));
                 fold.raised += usize::from(is_twin);
-                newest.insert(key.clone(), record);
+                newest.insert(key.clone(), record.clone());
             }
-            self.outcomes.insert(record.id, outcome);
+            walk.outcomes.insert(record.id, outcome);
+        }
+        walk
+    }
+
+    fn on_number(&self, fold: &mut Fold, record: &Record) -> Outcome {
+        let number: u64 = match record.version.as_ref().and_then(|v| v.parse().ok()) {
+            _ if fold.applied.contains(&record.event_id) => return Outcome::Duplicate,
+            None => return Outcome::Dead,
+            Some(number) => number,
+        };
+        let sequence = &mut fold.sequence;
+        if number < sequence.next() {
+            return match &sequence.done[number as usize - 1] {
+                Some(done) if is_twin(record, done) => Outcome::Duplicate,
+                Some(_) | None => Outcome::Dead,
+            };
+        }
+        if let Some(held) = sequence.held.get(&number) {
+            let is_same = held.event_id == record.event_id || is_twin(record, held);
+            return if is_same { Outcome::Duplicate } else { Outcome::Dead };
+        }
+        if number == sequence.next() && self.poison.contains(&record.event_id) {
+            return Outcome::Dead;
+        }
+        sequence.has_held |= number > sequence.next();
+        sequence.held.insert(number, record.clone());
+        Outcome::Parked
+    }
+
+    /// Whatever is held and whose turn it is, in its order.
+    fn release(&self, fold: &mut Fold, outcomes: &mut BTreeMap<RecordId, Outcome>) {
+        while let Some(record) = fold.sequence.held.remove(&fold.sequence.next()) {
+            let is_dead = self.poison.contains(&record.event_id);
+            outcomes.insert(record.id, if is_dead { Outcome::Dead } else { Outcome::Applied });
+            if !is_dead {
+                fold.applied.push(record.event_id.clone());
+                fold.sequence.done.push(Some(record));
+            }
         }
     }
 
+    fn pass(&self, fold: &mut Fold, to: u64, outcomes: &mut BTreeMap<RecordId, Outcome>) {
+        self.release(fold, outcomes);
+        while fold.sequence.next() < to {
+            fold.sequence.done.push(None);
+            self.release(fold, outcomes);
+        }
+    }
+}
+
+impl Walk {
     pub fn of(&self, event_id: &str) -> &Record {
         self.records.iter().find(|r| r.event_id == event_id).expect("an event of this traffic")
     }
 
     /// The deltas among what was applied, a line each.
     pub fn deltas(&self, fold: &Fold) -> String {
-        fold.applied.iter().filter(|id| self.of(id).event_type == DELTA).map(|id| format!("{id}\n")).collect()
+        let is_delta = |id: &&String| [DELTA, NUMBERED].contains(&self.of(id).event_type.as_str());
+        fold.applied.iter().filter(is_delta).map(|id| format!("{id}\n")).collect()
     }
 
     pub fn has_twin(&self, record: &Record) -> bool {
@@ -171,6 +295,14 @@ impl Traffic {
     pub fn effects(&self) -> usize {
         self.objects.values().map(|fold| fold.applied.len()).sum()
     }
+
+    pub fn passes(&self) -> usize {
+        self.records.iter().filter(|r| r.kind == RecordKind::Control).count()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no panic while locked")
 }
 
 /// One change that was sent under two ids.
@@ -193,16 +325,35 @@ fn place(record: &Record) -> (u64, u8, String) {
     (version, rank, record.event_id.clone())
 }
 
-fn record(rng: &mut SmallRng, tenant: &str, number: usize, objects: usize) -> Record {
+/// `counts`: the last number of each object.
+fn record(
+    rng: &mut SmallRng,
+    tenant: &str,
+    number: usize,
+    objects: usize,
+    counts: &mut BTreeMap<String, u64>,
+) -> Record {
     let object = format!("object {}", rng.random_range(0..objects));
     let event_type = *TYPES.choose(rng).expect("there are types");
-    let version = if rng.random_bool(0.02) { "soon".to_owned() } else { rng.random_range(0..VERSIONS).to_string() };
+    let version = if rng.random_bool(0.02) {
+        "soon".to_owned()
+    } else if event_type == NUMBERED {
+        let count = counts.entry(object.clone()).or_default();
+        *count += 1;
+        count.to_string()
+    } else {
+        rng.random_range(0..VERSIONS).to_string()
+    };
     let body = serde_json::json!({ "number": number, "object": object, "type": event_type, "version": version });
-    let value = Bytes::from(body.to_string());
+    event(ObjectKey::new(tenant, SOURCE, object), event_type, version, Bytes::from(body.to_string()))
+}
+
+/// An event without ids.
+pub fn event(key: ObjectKey, event_type: &str, version: String, value: Bytes) -> Record {
     Record {
         kind: RecordKind::Event,
         id: RecordId { request: Uuid::nil(), item: 0 },
-        key: RecordKey::Object(ObjectKey::new(tenant, SOURCE, object)),
+        key: RecordKey::Object(key),
         declaration: "1".to_owned(),
         event_id: String::new(),
         id_from: IdFrom::Body,

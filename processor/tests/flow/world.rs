@@ -21,8 +21,8 @@ use seriatim_schemas::record::Record;
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
-use super::faults::{End, Faults, FaultyStore, Life, RecordingSink, Unfinished};
-use super::traffic::{Fold, Newest, SOURCE, Traffic, source};
+use super::faults::{End, Faults, FaultyLog, FaultyStore, Life, RecordingSink, Unfinished};
+use super::traffic::{Fold, Newest, SOURCE, Traffic, Walk, source};
 
 pub const PARTITIONS: u32 = 4;
 
@@ -51,6 +51,11 @@ impl<S: Store + Inspect> World<S> {
         Self { traffic, store, faults, keeps_floors, config, bounds, policy, batch_max, sent, unfinished }
     }
 
+    /// A life to the end of the log. A record may be appended when all seemed done: then it takes another.
+    pub fn finish(&self) -> bool {
+        (0..10).any(|_| self.live(&[End::Done]))
+    }
+
     /// Lives of as many processors as there are ends, side by side. True if the log is done.
     pub fn live(&self, ends: &[End]) -> bool {
         let runtime = Runtime::new().expect("a runtime starts");
@@ -76,11 +81,14 @@ impl<S: Store + Inspect> World<S> {
         });
         let (sent, faults, batch_max) = (self.sent.clone(), self.faults.clone(), self.batch_max);
         let sink = RecordingSink { sent, faults, life: life.clone(), batch_max };
-        let records = self.traffic.records.clone();
-        let read = move |from: usize, max: usize| records.iter().skip(from).take(max).cloned().collect();
+        let log = FaultyLog {
+            inner: MemoryLog::new(PARTITIONS, self.traffic.read()).with_append(self.traffic.append()),
+            faults: self.faults.clone(),
+            life: life.clone(),
+        };
         let processor = Processor {
             config: self.config.clone(),
-            log: Arc::new(MemoryLog::new(PARTITIONS, read)),
+            log: Arc::new(log),
             store: store.clone(),
             sources: vec![source(&self.traffic.tenant)],
             sinks: vec![NamedSink::new("recording", self.policy.clone(), Arc::new(sink))],
@@ -110,9 +118,11 @@ impl<S: Store + Inspect> World<S> {
     }
 
     fn is_read(&self, progress: &Mutex<HashMap<i32, i64>>) -> bool {
-        let progress = progress.lock().expect("no panic while locked");
-        (0..PARTITIONS as i32)
-            .all(|partition| progress.get(&partition).is_some_and(|low| *low >= self.end_of(partition)))
+        let progress = progress.lock().expect("no panic while locked").clone();
+        let records = self.traffic.log();
+        let ends = ends(&records);
+        (0..PARTITIONS as i32).all(|p| progress.get(&p).is_some_and(|low| *low >= ends.get(&p).copied().unwrap_or(0)))
+            && self.traffic.has(records.len())
     }
 
     async fn nothing_waits(&self) -> bool {
@@ -124,19 +134,13 @@ impl<S: Store + Inspect> World<S> {
         true
     }
 
-    /// One past the last record of a partition.
-    fn end_of(&self, partition: i32) -> i64 {
-        let is_of = |key: &str| bucket_of(key.as_bytes(), PARTITIONS) as i32 == partition;
-        let last = self.traffic.records.iter().rposition(|record| is_of(&record.key.to_string()));
-        last.map_or(0, |at| at as i64 + 1)
-    }
-
     pub fn sent(&self) -> Vec<Effect> {
         self.sent.lock().expect("no panic while locked").clone()
     }
 
     /// What was sent, for the first time each, is the fold of each object in its order, and nothing is missing.
     pub fn check_effects(&self) {
+        let walk = self.traffic.walk();
         let mut first: BTreeMap<_, Vec<String>> = BTreeMap::new();
         let mut revs = HashMap::new();
         for effect in self.sent() {
@@ -149,14 +153,14 @@ impl<S: Store + Inspect> World<S> {
             let sent = &effect.record;
             of_object.push(sent.event_id.clone());
             assert_eq!(effect.rev, of_object.len() as i64, "{key}: effects come in order of rev");
-            let record = self.traffic.of(&sent.event_id);
+            let record = walk.of(&sent.event_id);
             assert_eq!(
                 (&sent.event_type, &sent.version, &sent.value),
                 (&record.event_type, &record.version, &record.value)
             );
             assert_eq!((effect.outcome, sent.event_row(), effect.epoch), (Outcome::Applied, record.event_row(), 1));
         }
-        let expected = self.traffic.objects.iter().filter(|(_, fold)| !fold.applied.is_empty());
+        let expected = walk.objects.iter().filter(|(_, fold)| !fold.applied.is_empty());
         let expected: BTreeMap<_, _> = expected.map(|(key, fold)| (key.clone(), fold.applied.clone())).collect();
         assert_eq!(first, expected);
     }
@@ -174,16 +178,17 @@ impl<S: Store + Inspect> World<S> {
 
     /// Heads, event rows, arrivals and dead letters are what the walk over the log says.
     pub fn check_store(&self) {
+        let walk = self.traffic.walk();
         Runtime::new().expect("a runtime starts").block_on(async {
-            for (key, fold) in &self.traffic.objects {
-                self.check_object(key, fold).await;
+            for (key, fold) in &walk.objects {
+                self.check_object(key, fold, &walk).await;
             }
-            self.check_ledger().await;
-            self.check_dead().await;
+            self.check_ledger(&walk).await;
+            self.check_dead(&walk).await;
         });
     }
 
-    async fn check_object(&self, key: &ObjectKey, fold: &Fold) {
+    async fn check_object(&self, key: &ObjectKey, fold: &Fold, walk: &Walk) {
         let mut events = self.store.events(key).await.expect("events answers");
         events.sort_by_key(|row| row.rev);
         let events: Vec<_> = events.into_iter().map(|row| (row.row, row.rev)).collect();
@@ -195,9 +200,9 @@ impl<S: Store + Inspect> World<S> {
         assert_eq!(object.head.rev, fold.applied.len() as i64, "{key}");
         assert!(object.head.waiting.0.is_empty(), "{key}: nothing waits");
         let batches_max = (fold.applied.len() + fold.raised) as i64;
-        // What waits takes batches of its own.
+        // What waits, or is held, takes batches of its own.
         assert!(
-            !self.faults.are_none() || object.head.turn <= batches_max,
+            !self.faults.are_none() || fold.sequence.has_held || object.head.turn <= batches_max,
             "{key}: {} batches, but {batches_max} had cause",
             object.head.turn
         );
@@ -209,32 +214,37 @@ impl<S: Store + Inspect> World<S> {
         });
         assert_eq!(newest, fold.newest, "{key}");
         let noted = object.head.fold.map(|noted| String::from_utf8(noted.to_vec()).expect("text"));
-        assert_eq!(noted.unwrap_or_default(), self.traffic.deltas(fold), "{key}: each delta is folded once, in order");
+        assert_eq!(noted.unwrap_or_default(), walk.deltas(fold), "{key}: each delta is folded once, in order");
     }
 
-    async fn check_ledger(&self) {
+    async fn check_ledger(&self, walk: &Walk) {
         let mut outcomes = BTreeMap::new();
-        for key in self.traffic.objects.keys() {
+        for key in walk.objects.keys() {
             let arrivals = self.store.arrivals(key).await.expect("arrivals answers");
             outcomes.extend(arrivals.into_iter().map(|a| (a.row.record, a.row.outcome)));
         }
-        assert_eq!(outcomes.len(), self.traffic.records.len(), "each record has one arrival");
-        for record in self.traffic.records.iter() {
-            let (expected, found) = (self.traffic.outcomes[&record.id], outcomes[&record.id]);
+        assert_eq!(outcomes.len(), walk.records.len(), "each record has one arrival");
+        for record in &walk.records {
+            let (expected, found) = (walk.outcomes[&record.id], outcomes[&record.id]);
             // Decided anew when its equal is the state no more, or is it now, it does nothing all the same.
             let does_nothing = |outcome| matches!(outcome, Outcome::Duplicate | Outcome::Stale);
-            let is_same =
-                expected == found || (does_nothing(expected) && does_nothing(found) && self.traffic.has_twin(record));
+            let is_same = expected == found || (does_nothing(expected) && does_nothing(found) && walk.has_twin(record));
             assert!(is_same, "{} of {}: {found}, not {expected}", record.event_id, record.key);
         }
     }
 
-    async fn check_dead(&self) {
+    async fn check_dead(&self, walk: &Walk) {
         let dead = self.store.dead(Some(&self.traffic.tenant), Some(SOURCE)).await.expect("dead answers");
         let dead: HashSet<_> = dead.into_iter().map(|letter| letter.event_row).collect();
-        let is_dead = |record: &&Record| self.traffic.outcomes[&record.id] == Outcome::Dead;
-        assert_eq!(dead, self.traffic.records.iter().filter(is_dead).map(Record::event_row).collect());
+        let is_dead = |record: &&Record| walk.outcomes[&record.id] == Outcome::Dead;
+        assert_eq!(dead, walk.records.iter().filter(is_dead).map(Record::event_row).collect());
     }
+}
+
+/// One past the last record of each partition.
+fn ends(records: &[Record]) -> HashMap<i32, i64> {
+    let of = |record: &Record| bucket_of(record.key.to_string().as_bytes(), PARTITIONS) as i32;
+    records.iter().zip(1..).map(|(record, next)| (of(record), next)).collect()
 }
 
 /// Limits small enough to be met, and other ones for each seed.

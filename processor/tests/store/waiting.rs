@@ -7,7 +7,8 @@ use seriatim_processor::inspect::Inspect;
 use seriatim_processor::store::{Committed, ObjectBatch, SideKey, SideRow, Store};
 use seriatim_schemas::key::ObjectKey;
 use seriatim_schemas::outcome::Outcome;
-use seriatim_schemas::row::{BacklogRow, Head, Parked, WaitingEffect, WaitingFor, WaitingSink};
+use seriatim_schemas::row::{BacklogRow, Head, WaitingEffect, WaitingFor, WaitingSink};
+use seriatim_schemas::sequence::Sequence;
 use uuid::Uuid;
 
 use crate::sample::{batch, commit, key, read, unique};
@@ -122,8 +123,11 @@ pub async fn fold_and_backlog_are_kept_beside_the_head<S: Store + Inspect>(store
     };
     let mut first = beside(&key, &head, [3, 1, 20].map(|n| SideRow::Backlog(row(n))).into(), Vec::new());
     first.head.fold = Some(Bytes::from_static(b"{\"balance\":1}"));
-    first.head.parked = Some(Parked { cause: "reducer".to_owned(), since_ms: 5, next: 21, kept: 3 });
-    (first.beside.changes_fold, first.beside.changes_parked) = (true, true);
+    let mut sequence = Sequence::starting_at(Some(2));
+    [1, 3, 20].into_iter().for_each(|n| sequence.held.insert(n, n));
+    sequence.since_ms = Some(5);
+    first.head.sequence = Some(sequence);
+    (first.beside.changes_fold, first.beside.changes_sequence) = (true, true);
     assert_eq!(commit(&*store, std::slice::from_ref(&first)).await, Committed::Applied);
     assert_eq!(read(&*store, &key, &[]).await.head.expect("a head"), first.head);
     let bucket = key.bucket(store.buckets());
@@ -132,8 +136,8 @@ pub async fn fold_and_backlog_are_kept_beside_the_head<S: Store + Inspect>(store
     assert_eq!(backlog(3, 1).await, [row(3)]);
 
     let mut second = beside(&key, &first.head, Vec::new(), vec![SideKey::Backlog { number: 1 }]);
-    (second.head.fold, second.head.parked) = (None, None);
-    (second.beside.changes_fold, second.beside.changes_parked) = (true, true);
+    (second.head.fold, second.head.sequence) = (None, None);
+    (second.beside.changes_fold, second.beside.changes_sequence) = (true, true);
     assert_eq!(commit(&*store, std::slice::from_ref(&second)).await, Committed::Applied);
     assert_eq!(backlog(1, 10).await, [3, 20].map(row));
     assert_eq!(read(&*store, &key, &[]).await.head.expect("a head"), second.head);

@@ -112,5 +112,6 @@ fn words(verdict: &Verdict) -> String {
         Verdict::Stale => "stale".to_owned(),
         Verdict::Deliver { rev } => format!("delivered rev {rev}"),
         Verdict::Dead(_) => "dead".to_owned(),
+        Verdict::Hold { .. } | Verdict::Stored { .. } | Verdict::Later => panic!("nothing is numbered here"),
     }
 }

@@ -10,6 +10,7 @@ use seriatim_schemas::version::{Version, VersionKind, rank_of};
 use uuid::Uuid;
 
 use crate::candidate::{Candidate, Cause, Meaning};
+use crate::decide::sequence::Release;
 use crate::decide::{Decisions, Verdict, View, decide};
 use crate::reduce::no_reducer;
 
@@ -99,12 +100,13 @@ impl World {
     /// Decides a group; nothing is written.
     pub fn decide(&self, group: &[Candidate], attempt: Uuid) -> Decisions {
         let asked = group.iter().filter_map(|c| Some((c.event_row.clone(), self.rows.get(&c.event_row)?.clone())));
-        let view = View { head: self.head.clone(), rows: asked.collect(), arrived: self.arrived.clone() };
-        let decisions = decide(&view, group, attempt, NOW_MS, &no_reducer);
+        let view =
+            View { head: self.head.clone(), rows: asked.collect(), arrived: self.arrived.clone(), ..View::default() };
+        let decisions = decide(&view, group, attempt, NOW_MS, Release::Later, &no_reducer);
         assert_eq!(decisions.verdicts.len(), group.len(), "each record has a verdict");
         assert_eq!(
             decisions,
-            decide(&view, group, attempt, NOW_MS, &no_reducer),
+            decide(&view, group, attempt, NOW_MS, Release::Later, &no_reducer),
             "the same input gives the same decisions"
         );
         self.check_head(&decisions, group);

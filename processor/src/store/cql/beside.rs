@@ -7,11 +7,11 @@ use seriatim_schemas::record::headers_to_json;
 use seriatim_schemas::row::waiting_row;
 use seriatim_schemas::tables::kind;
 
-use super::Values;
 use super::statements::Statements;
+use super::{Values, dead_values};
 use crate::store::{ObjectBatch, SideKey, SideRow};
 
-/// The row of a backlog's entry: 20 digits, so that rows come in order.
+/// The row of a held event: its number as 20 digits, so that rows come in order.
 pub fn backlog_row(number: u64) -> String {
     format!("{number:020}")
 }
@@ -36,9 +36,9 @@ pub fn append(statements: &Statements, batch: &mut Batch, values: &mut Vec<Value
         let fold = head.fold.as_ref().map(|fold| fold.to_vec());
         add(&statements.set_fold, Box::new((fold, bucket, t.clone(), s.clone(), o.clone())));
     }
-    if beside.changes_parked {
-        let parked = head.parked.as_ref().map(|p| serde_json::to_string(p).expect("plain data"));
-        add(&statements.set_parked, Box::new((parked, bucket, t, s, o)));
+    if beside.changes_sequence {
+        let sequence = head.sequence.as_ref().map(|s| serde_json::to_string(s).expect("plain data"));
+        add(&statements.set_sequence, Box::new((sequence, bucket, t, s, o)));
     }
     for row in &beside.delete {
         let (kind, row) = match row {
@@ -78,5 +78,6 @@ fn put<'a>(
             let values = (bucket, t, s, o, backlog_row(b.number), b.position.clone(), headers, value);
             (&statements.put_backlog, Box::new(values))
         }
+        SideRow::Dead(letter) => (&statements.insert_dead, dead_values(bucket, letter)),
     }
 }

@@ -13,7 +13,9 @@ use super::row::Stored;
 use super::session::plain_failed;
 use super::statements::Statements;
 use crate::error::StoreError;
-use crate::inspect::{After, AfterArrival, Inspect, LetterHead, ObjectHead, ObjectState, Page, RowName, Scope};
+use crate::inspect::{
+    After, AfterArrival, Inspect, LetterHead, ObjectHead, ObjectState, Page, RowName, Scope, what_became,
+};
 use crate::store::{Arrival, FloorKey, Store};
 
 /// Buckets asked at once where a page spans many.
@@ -170,7 +172,9 @@ impl Inspect for CqlStore {
     }
 
     async fn arrivals_behind(&self, key: &ObjectKey, after: &str, max: usize) -> Result<Vec<Arrival>, StoreError> {
-        self.rows_of(key, kind::ARRIVAL, after, max).await?.iter().map(to_arrival).collect()
+        let found =
+            self.rows_of(key, kind::ARRIVAL, after, max).await?.iter().map(to_arrival).collect::<Result<_, _>>()?;
+        what_became(self, found).await
     }
 
     async fn trace_behind(
@@ -195,7 +199,7 @@ impl Inspect for CqlStore {
                 break;
             }
         }
-        Ok(found)
+        what_became(self, found).await
     }
 
     async fn first_waiting(&self, key: &ObjectKey, sink: &str, max: usize) -> Result<Vec<WaitingEffect>, StoreError> {

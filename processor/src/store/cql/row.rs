@@ -48,7 +48,7 @@ pub struct Stored {
     value: Option<Vec<u8>>,
     waiting: Option<String>,
     fold: Option<Vec<u8>>,
-    parked: Option<String>,
+    sequence: Option<String>,
     attempted: Option<bool>,
 }
 
@@ -89,7 +89,7 @@ impl<'frame, 'metadata> DeserializeRow<'frame, 'metadata> for Stored {
                 "value" => stored.value = value(column)?,
                 "waiting" => stored.waiting = value(column)?,
                 "fold" => stored.fold = value(column)?,
-                "parked" => stored.parked = value(column)?,
+                "sequence" => stored.sequence = value(column)?,
                 "attempted" => stored.attempted = value(column)?,
                 _ => {}
             }
@@ -145,14 +145,14 @@ impl Stored {
                 deleted: self.deleted.unwrap_or(false),
             }),
         };
-        let parked = self.parked.as_deref().map(serde_json::from_str).transpose();
+        let sequence = self.sequence.as_deref().map(serde_json::from_str).transpose();
         Ok(Some(Head {
             rev: self.rev,
             turn: self.turn,
             snapshot,
             waiting: Waiting::decode(self.waiting.as_deref()).map_err(|e| self.corrupt(&e.to_string()))?,
             fold: self.fold.clone().map(Bytes::from),
-            parked: parked.map_err(|e| self.corrupt(&e.to_string()))?,
+            sequence: sequence.map_err(|e| self.corrupt(&e.to_string()))?,
         }))
     }
 

@@ -17,7 +17,7 @@ pub struct Statements {
     pub set_order: PreparedStatement,
     pub set_waiting: PreparedStatement,
     pub set_fold: PreparedStatement,
-    pub set_parked: PreparedStatement,
+    pub set_sequence: PreparedStatement,
     pub put_waiting: PreparedStatement,
     pub put_effect: PreparedStatement,
     pub put_backlog: PreparedStatement,
@@ -43,7 +43,7 @@ pub struct Statements {
 /// All columns but `state`, `headers` and `value`, which are large and seldom wanted.
 const COLUMNS: &str = "kind, tenant, source, object, row, turn, order_key, event, deleted, rev, type, version, digest, \
                        attempt, outcome, record, position, event_id, detail, recorded_ms, done_ms, \
-                       waiting, fold, parked, attempted";
+                       waiting, fold, sequence, attempted";
 
 impl Statements {
     pub async fn prepare(
@@ -87,7 +87,7 @@ impl Statements {
             set_order: prepare(format!("UPDATE {objects} SET order_key = ?, version = ? WHERE {key}")).await?,
             set_waiting: prepare(format!("UPDATE {objects} SET waiting = ? WHERE {key}")).await?,
             set_fold: prepare(format!("UPDATE {objects} SET fold = ? WHERE {key}")).await?,
-            set_parked: prepare(format!("UPDATE {objects} SET parked = ? WHERE {key}")).await?,
+            set_sequence: prepare(format!("UPDATE {objects} SET sequence = ? WHERE {key}")).await?,
             put_waiting: prepare(format!(
                 "INSERT INTO {objects} (bucket, kind, tenant, source, object, row, done_ms, detail, attempted) VALUES (?, 3, ?, ?, ?, ?, ?, ?, ?)"
             ))

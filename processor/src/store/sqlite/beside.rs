@@ -5,7 +5,7 @@ use seriatim_schemas::key::ObjectKey;
 use seriatim_schemas::record::{Header, headers_from_json, headers_to_json};
 use seriatim_schemas::row::{BacklogRow, WaitingEffect, WaitingSink};
 
-use super::{conversion, parsed, read_outcome};
+use super::{conversion, parsed, read_outcome, write_dead};
 use crate::store::{Beside, SideKey, SideRow};
 
 pub fn write(connection: &Connection, key: &ObjectKey, beside: &Beside) -> rusqlite::Result<()> {
@@ -46,6 +46,7 @@ fn put(connection: &Connection, key: &ObjectKey, row: &SideRow) -> rusqlite::Res
             let values = params![tenant, source, object, number, b.position, headers_to_json(&b.headers), &b.value[..]];
             connection.prepare_cached(sql)?.execute(values)?;
         }
+        SideRow::Dead(letter) => write_dead(connection, letter)?,
     }
     Ok(())
 }

@@ -13,7 +13,9 @@ use super::{
     read_outcome,
 };
 use crate::error::StoreError;
-use crate::inspect::{After, AfterArrival, Inspect, LetterHead, ObjectHead, ObjectState, Page, RowName, Scope};
+use crate::inspect::{
+    After, AfterArrival, Inspect, LetterHead, ObjectHead, ObjectState, Page, RowName, Scope, what_became,
+};
 use crate::store::{Arrival, FloorKey, LetterKey, Store};
 
 #[async_trait]
@@ -110,15 +112,15 @@ impl Inspect for SqliteStore {
         // A record id holds no slash.
         let (event, record) = after.rsplit_once('/').unwrap_or((after, ""));
         let (event, record) = (event.to_owned(), record.to_owned());
-        self.call(move |connection| {
+        let read = self.call(move |connection| {
             let sql = format!(
                 "SELECT {ARRIVAL_COLUMNS} FROM arrival WHERE tenant = ?1 AND source = ?2 AND object = ?3 AND (event, record) > (?4, ?5)
                  ORDER BY event, record LIMIT ?6"
             );
             let values = params![key.tenant, key.source, key.object, event, record, max as i64];
-            connection.prepare_cached(&sql)?.query_map(values, read_arrival)?.collect()
-        })
-        .await
+            connection.prepare_cached(&sql)?.query_map(values, read_arrival)?.collect::<Result<Vec<_>, _>>()
+        });
+        what_became(self, read.await?).await
     }
 
     async fn trace_behind(
@@ -130,15 +132,15 @@ impl Inspect for SqliteStore {
         max: usize,
     ) -> Result<Vec<Arrival>, StoreError> {
         let (of, after) = ([tenant.to_owned(), source.to_owned(), event_id.to_owned()], after.clone());
-        self.call(move |connection| {
+        let read = self.call(move |connection| {
             let sql = format!(
                 "SELECT {ARRIVAL_COLUMNS} FROM arrival WHERE tenant = ?1 AND source = ?2 AND event_id = ?3 AND (object, event, record) > (?4, ?5, ?6)
                  ORDER BY object, event, record LIMIT ?7"
             );
             let values = params![of[0], of[1], of[2], after.object, after.event_row, after.record, max as i64];
-            connection.prepare_cached(&sql)?.query_map(values, read_arrival)?.collect()
-        })
-        .await
+            connection.prepare_cached(&sql)?.query_map(values, read_arrival)?.collect::<Result<Vec<_>, _>>()
+        });
+        what_became(self, read.await?).await
     }
 
     async fn first_waiting(&self, key: &ObjectKey, sink: &str, max: usize) -> Result<Vec<WaitingEffect>, StoreError> {
