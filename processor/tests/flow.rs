@@ -5,6 +5,8 @@
 
 #[path = "flow/faults.rs"]
 mod faults;
+#[path = "flow/neighbours.rs"]
+mod neighbours;
 #[path = "flow/traffic.rs"]
 mod traffic;
 #[path = "flow/world.rs"]

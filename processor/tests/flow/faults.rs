@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use rand::rngs::SmallRng;
@@ -134,15 +135,40 @@ pub enum End {
 pub struct Life {
     end: End,
     steps: AtomicU64,
+    latency: Option<Latency>,
     pub ending: CancellationToken,
+}
+
+/// How long a step takes.
+pub struct Latency {
+    rng: Mutex<SmallRng>,
+    max: Duration,
+}
+
+impl Latency {
+    pub fn new(seed: u64, max: Duration) -> Self {
+        Self { rng: Mutex::new(SmallRng::seed_from_u64(seed)), max }
+    }
+
+    pub async fn pass(&self) {
+        let share = lock(&self.rng).random_range(0.1..1.0);
+        tokio::time::sleep(self.max.mul_f64(share)).await;
+    }
 }
 
 impl Life {
     pub fn new(end: End) -> Self {
-        Self { end, steps: AtomicU64::new(0), ending: CancellationToken::new() }
+        Self { end, steps: AtomicU64::new(0), latency: None, ending: CancellationToken::new() }
+    }
+
+    pub fn slow(latency: Latency) -> Self {
+        Self { latency: Some(latency), ..Self::new(End::Done) }
     }
 
     async fn step(&self) {
+        if let Some(latency) = &self.latency {
+            latency.pass().await;
+        }
         let step = self.steps.fetch_add(1, Ordering::SeqCst);
         let (End::Stop(last) | End::Crash(last)) = self.end else { return };
         if step >= last {
