@@ -21,13 +21,16 @@ use seriatim_schemas::control::ControlAct;
 use seriatim_schemas::id::arrival_row;
 use seriatim_schemas::key::ObjectKey;
 use seriatim_schemas::row::{EventRow, Snapshot, WaitingSink};
+use seriatim_schemas::sequence::{NUMBER_MAX, Sequence};
+use seriatim_schemas::source::Source;
 use tokio::sync::OnceCell;
 
 use super::lag::aged_lags;
 use super::operations::{LettersAct, ObjectAct, OperationError, Operations};
 use super::rows::{
     ArrivalRow, Event, Group, LetterFilter, LetterRow, LetterSummary, LettersDone, LettersRequest, ObjectDone,
-    ObjectRequest, ObjectRow, ObjectSummary, Page, Paging, PartitionLag, Trace, WaiterRow, WaitingFor, WaitingQuery,
+    ObjectRequest, ObjectRow, ObjectSummary, Page, Paging, PartitionLag, SequenceRow, Trace, WaiterRow, WaitingFor,
+    WaitingQuery,
 };
 use crate::config::Config;
 use crate::engine;
@@ -110,14 +113,37 @@ impl Direct {
         }
     }
 
+    /// The number that a pass leads to.
+    async fn pass_to(&self, key: &ObjectKey, to: Option<u64>) -> Result<u64, OperationError> {
+        let is_its = |source: &Source| source.tenant == key.tenant && source.name == key.source;
+        if !self.config.sources().iter().any(|source| is_its(source) && source.declaration.sequence().is_some()) {
+            return Err(OperationError::Invalid(format!("{}/{} declares no sequence", key.tenant, key.source)));
+        }
+        let found = self.store().await?.object(key).await?.ok_or_else(|| missing(key))?;
+        let sequence = found.head.sequence.unwrap_or_default();
+        let to = to.or(sequence.behind_gap());
+        let to =
+            to.ok_or_else(|| OperationError::NotFound(format!("nothing is missing from the sequence of {key}")))?;
+        if to > NUMBER_MAX || sequence.next.is_some_and(|next| to <= next) {
+            let next = sequence.next.map_or("not known".to_owned(), |next| next.to_string());
+            let text = format!("to is {to}: give a number up to {NUMBER_MAX} and above the next one, which is {next}");
+            return Err(OperationError::Invalid(text));
+        }
+        Ok(to)
+    }
+
     /// The sink that an object is parked for, and the rev of the first effect that is.
     async fn parked(&self, key: &ObjectKey, sink: Option<&str>) -> Result<(String, Option<i64>), OperationError> {
         let store = self.store().await?;
-        let waiting = store.object(key).await?.map(|object| object.head.waiting).unwrap_or_default();
-        let mut found: Vec<_> = waiting.0.into_iter().filter(|(_, waiting)| waiting.parked.is_some()).collect();
+        let head = store.object(key).await?.map(|object| object.head).unwrap_or_default();
+        let has_gap = head.sequence.is_some_and(|sequence| sequence.behind_gap().is_some());
+        let mut found: Vec<_> = head.waiting.0.into_iter().filter(|(_, waiting)| waiting.parked.is_some()).collect();
         found.retain(|(name, _)| sink.is_none_or(|sink| sink == name));
         match found.as_slice() {
-            [] => Err(OperationError::NotFound(format!("{key} is not parked"))),
+            [] => {
+                let remedy = if has_gap { ": what it holds behind a gap is released by `object pass`" } else { "" };
+                Err(OperationError::NotFound(format!("{key} is not parked{remedy}")))
+            }
             [(name, waiting)] => {
                 let first = store.first_waiting(key, name, 1).await?.first().map(|effect| effect.rev);
                 // Behind the rows, or without any, effects wait in the log alone.
@@ -245,6 +271,7 @@ impl Operations for Direct {
             record: of(|s| s.record.to_string()),
             sha256: of(|s| s.digest.to_string()),
             waiting: waiting.map(|(sink, w)| WaitingFor { sink, queued: w.queued, parked: w.parked }).collect(),
+            sequence: found.head.sequence.map(|sequence| to_sequence(&sequence)),
             fold,
             state,
             state_base64,
@@ -360,6 +387,13 @@ impl Operations for Direct {
         by: &str,
     ) -> Result<ObjectDone, OperationError> {
         request.check()?;
+        let is_of_order = matches!(act, ObjectAct::ResetVersion | ObjectAct::Pass);
+        if is_of_order && request.sink.is_some() {
+            return Err(OperationError::Invalid(format!("a {} is of no sink: leave it out", act.as_str())));
+        }
+        if act != ObjectAct::Pass && request.to.is_some() {
+            return Err(OperationError::Invalid(format!("to is of a pass: a {} takes none", act.as_str())));
+        }
         let (sink, rev, act) = match act {
             ObjectAct::Redrive => {
                 let (sink, rev) = self.parked(key, request.sink.as_deref()).await?;
@@ -371,14 +405,15 @@ impl Operations for Direct {
                 let rev = rev.ok_or_else(missing)?;
                 (Some(sink.clone()), Some(rev), ControlAct::Skip { sink, rev })
             }
-            ObjectAct::ResetVersion if request.sink.is_some() => {
-                let problem = "a reset of the version is of no sink: leave it out";
-                return Err(OperationError::Invalid(problem.to_owned()));
-            }
             ObjectAct::ResetVersion => {
                 self.store().await?.object(key).await?.ok_or_else(|| missing(key))?;
                 (None, None, ControlAct::ResetVersion {})
             }
+            ObjectAct::Pass => (None, None, ControlAct::Pass { to: self.pass_to(key, request.to).await? }),
+        };
+        let to = match &act {
+            ControlAct::Pass { to } => Some(*to),
+            _ => None,
         };
         if !request.dry_run {
             let who = Who { by: by.to_owned(), reason: request.reason.clone() };
@@ -386,7 +421,7 @@ impl Operations for Direct {
             acted.map_err(|error| OperationError::from(error).under("the log did not take the act"))?;
         }
         let ObjectKey { tenant, source, object } = key.clone();
-        Ok(ObjectDone { tenant, source, object, sink, rev, dry_run: request.dry_run })
+        Ok(ObjectDone { tenant, source, object, sink, rev, to, dry_run: request.dry_run })
     }
 
     async fn lag(&self) -> Result<Page<PartitionLag>, OperationError> {
@@ -400,6 +435,15 @@ fn missing(key: &ObjectKey) -> OperationError {
 
 fn never_arrived(tenant: &str, source: &str, event_id: &str) -> OperationError {
     OperationError::NotFound(format!("no event {event_id} of {tenant}/{source} has arrived, or it has expired"))
+}
+
+fn to_sequence(sequence: &Sequence) -> SequenceRow {
+    SequenceRow {
+        next: sequence.next,
+        held: sequence.held.count(),
+        held_from: sequence.held.first(),
+        since: sequence.since_ms.map(instant),
+    }
 }
 
 fn to_event(object: &str, row: EventRow) -> Event {

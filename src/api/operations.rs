@@ -82,6 +82,7 @@ pub enum ObjectAct {
     Redrive,
     Skip,
     ResetVersion,
+    Pass,
 }
 
 impl LettersAct {
@@ -99,6 +100,7 @@ impl ObjectAct {
             Self::Redrive => "redrive",
             Self::Skip => "skip",
             Self::ResetVersion => "reset-version",
+            Self::Pass => "pass",
         }
     }
 }

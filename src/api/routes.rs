@@ -59,6 +59,7 @@ pub fn all() -> (Router<Arc<Api>>, utoipa::openapi::OpenApi) {
         .routes(routes!(objects::redrive))
         .routes(routes!(objects::skip))
         .routes(routes!(objects::reset_version))
+        .routes(routes!(objects::pass))
         .routes(routes!(letters::list))
         .routes(routes!(letters::groups))
         .routes(routes!(letters::get))

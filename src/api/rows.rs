@@ -78,6 +78,9 @@ pub struct ObjectRow {
     pub sha256: Option<String>,
     /// Sinks that it waits for.
     pub waiting: Vec<WaitingFor>,
+    /// Where its numbered deltas are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sequence: Option<SequenceRow>,
     /// What a reducer has made of the deltas.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fold: Option<serde_json::Value>,
@@ -97,6 +100,19 @@ pub struct WaitingFor {
     pub queued: u64,
     /// Why nothing is sent before an operator says so.
     pub parked: Option<String>,
+}
+
+/// An object's place in its sequence.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct SequenceRow {
+    /// The number that is applied next; null while the first is not known.
+    pub next: Option<u64>,
+    /// Events that are held because a number before them is missing.
+    pub held: u64,
+    /// The lowest of them.
+    pub held_from: Option<u64>,
+    /// Since when the number is missing.
+    pub since: Option<String>,
 }
 
 /// One event, as it was decided.
@@ -341,9 +357,12 @@ pub struct WaiterRow {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ObjectRequest {
-    /// The sink that it is parked for; left out where it is parked for one only. A reset of the version takes none.
+    /// The sink that it is parked for; left out where it is parked for one only. Acts on its order take none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sink: Option<String>,
+    /// Of a pass: the number that is next; left out, the lowest that is held.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to: Option<u64>,
     /// Why: it stands in the ledger.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -373,6 +392,9 @@ pub struct ObjectDone {
     pub sink: Option<String>,
     /// The first effect that is parked; the one that a skip leaves out.
     pub rev: Option<i64>,
+    /// Of a pass: the number that is next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<u64>,
     /// Nothing was done.
     pub dry_run: bool,
 }

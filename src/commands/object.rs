@@ -52,6 +52,11 @@ enum ObjectCommand {
         #[command(flatten)]
         parked: ParkedObject,
     },
+    /// Wait no longer for what is missing from its sequence, and release what is held behind it
+    Pass {
+        #[command(flatten)]
+        passing: Passing,
+    },
     /// Let the object's order begin anew: its next event is applied, whatever its version
     ResetVersion {
         tenant: String,
@@ -60,6 +65,18 @@ enum ObjectCommand {
         #[command(flatten)]
         how: How,
     },
+}
+
+#[derive(Debug, clap::Args)]
+struct Passing {
+    tenant: String,
+    source: String,
+    object: String,
+    /// The number that is next [default: the lowest that is held]
+    #[arg(long)]
+    to: Option<u64>,
+    #[command(flatten)]
+    how: How,
 }
 
 #[derive(Debug, clap::Args)]
@@ -101,9 +118,13 @@ pub async fn main(context: &Context, args: Args) -> anyhow::Result<ExitCode> {
         }
         ObjectCommand::Redrive { parked } => act_on_parked(&*operations, ObjectAct::Redrive, parked).await?,
         ObjectCommand::Skip { parked } => act_on_parked(&*operations, ObjectAct::Skip, parked).await?,
+        ObjectCommand::Pass { passing: Passing { tenant, source, object, to, how } } => {
+            let (key, request) = (ObjectKey::new(tenant, source, object), ObjectRequest { to, ..Default::default() });
+            act(&*operations, &key, ObjectAct::Pass, request, how).await?;
+        }
         ObjectCommand::ResetVersion { tenant, source, object, how } => {
             let key = ObjectKey::new(tenant, source, object);
-            act(&*operations, &key, ObjectAct::ResetVersion, None, how).await?;
+            act(&*operations, &key, ObjectAct::ResetVersion, ObjectRequest::default(), how).await?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -111,23 +132,25 @@ pub async fn main(context: &Context, args: Args) -> anyhow::Result<ExitCode> {
 
 async fn act_on_parked(operations: &dyn Operations, of: ObjectAct, parked: ParkedObject) -> anyhow::Result<()> {
     let ParkedObject { tenant, source, object, sink, how } = parked;
-    act(operations, &ObjectKey::new(tenant, source, object), of, sink, how).await
+    let request = ObjectRequest { sink, ..Default::default() };
+    act(operations, &ObjectKey::new(tenant, source, object), of, request, how).await
 }
 
 async fn act(
     operations: &dyn Operations,
     key: &ObjectKey,
     act: ObjectAct,
-    sink: Option<String>,
+    request: ObjectRequest,
     how: How,
 ) -> anyhow::Result<()> {
     let How { dry_run, who: Who { by, reason } } = how;
-    let request = ObjectRequest { sink, reason, dry_run };
+    let request = ObjectRequest { reason, dry_run, ..request };
     let done = operations.act_on_object(key, act, &request, &by).await?;
     if dry_run {
         let sink = done.sink.map(|sink| format!(" for sink {sink}")).unwrap_or_default();
         let rev = done.rev.map(|rev| format!(" from rev {rev} on")).unwrap_or_default();
-        say(&format!("would {} {key}{sink}{rev}", act.as_str()));
+        let to = done.to.map(|to| format!(" to {to}")).unwrap_or_default();
+        say(&format!("would {} {key}{sink}{rev}{to}", act.as_str()));
     }
     Ok(())
 }

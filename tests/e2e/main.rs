@@ -23,4 +23,5 @@ mod samples;
 mod sdk;
 mod secrets;
 mod send;
+mod sequence;
 mod thin;

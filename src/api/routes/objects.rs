@@ -145,6 +145,18 @@ pub async fn reset_version(
     act(&api, &operator, of, ObjectAct::ResetVersion, &request).await
 }
 
+/// Wait no longer for what is missing from the object's sequence, and release what is held behind it
+#[utoipa::path(post, path = "/tenants/{tenant}/sources/{source}/objects/{object}/pass", tag = "objects", operation_id = "pass_object_gap",
+    params(ObjectPath), request_body = ObjectRequest, responses((status = 200, description = "The act is in the log", body = ObjectDone)))]
+pub async fn pass(
+    State(api): State<Arc<Api>>,
+    operator: Operates,
+    PathOf(of): PathOf<ObjectPath>,
+    JsonOf(request): JsonOf<ObjectRequest>,
+) -> Response {
+    act(&api, &operator, of, ObjectAct::Pass, &request).await
+}
+
 async fn act(api: &Api, Operates(who): &Operates, of: ObjectPath, act: ObjectAct, request: &ObjectRequest) -> Response {
     answer(api.direct.act_on_object(&of.key(), act, request, &who.name).await)
 }
