@@ -42,8 +42,9 @@ const REFUSED: &str = "object 0";
 const EVERY: Duration = Duration::from_millis(250);
 const CALM: Duration = Duration::from_secs(600);
 const OUTAGE: Duration = Duration::from_secs(3600);
-/// How soon all must be where it belongs, once all sinks are well.
-const RECOVERED_WITHIN: Duration = Duration::from_secs(120);
+/// How soon all must be where it belongs, once all sinks are well: the longest wait before a probe is 90 s, behind one
+/// that hangs.
+const RECOVERED_WITHIN: Duration = Duration::from_secs(180);
 /// How long a push waits for an answer.
 const HANGS_FOR: Duration = Duration::from_secs(10);
 const SINK_LATENCY: Duration = Duration::from_millis(10);
