@@ -126,7 +126,7 @@ impl Operator {
 
     async fn act(&self, key: RecordKey, act: ControlAct, who: &Who) -> Result<(), AppendError> {
         let control = Control { act, by: who.by.clone(), reason: who.reason.clone() };
-        self.log.append(vec![control.record(key, Timestamp::now())]).await
+        self.log.append(vec![control.record(key, Uuid::now_v7(), Timestamp::now())]).await
     }
 }
 

@@ -101,7 +101,7 @@ impl Acting<'_> {
         keys.dedup();
         let mut freshness = Freshness::Quorum;
         let mut is_unsure = false;
-        let mut backoff = Backoff::new(&self.settler.config);
+        let mut backoff = Backoff::new(self.settler);
         loop {
             let planned = self.plan(bucket, &keys, acts, freshness, is_unsure).await;
             let (batches, standings) = match planned {
@@ -189,7 +189,7 @@ struct Change<'a> {
 
 impl<'a> Change<'a> {
     fn of(key: &'a ObjectKey, head: &Head, acting: &'a Acting<'a>, is_unsure: bool) -> Self {
-        let now_ms = jiff::Timestamp::now().as_millisecond();
+        let now_ms = acting.settler.outside.now().as_millisecond();
         Self { key, head: head.clone(), beside: Beside::default(), acting, is_unsure, now_ms }
     }
 

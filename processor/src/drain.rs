@@ -3,10 +3,11 @@
 //!
 //! Which objects wait is known from one read of each bucket when the partition is assigned, and kept since.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use seriatim_schemas::control::Control;
 use seriatim_schemas::declaration::Mode;
 use seriatim_schemas::key::ObjectKey;
@@ -21,8 +22,8 @@ use crate::act::Cause;
 use crate::error::StoreError;
 use crate::group::dead_letter;
 use crate::log::{Log, parse_position};
+use crate::outside::jittered;
 use crate::settle::{GivenUp, Settler};
-use crate::sink::gate::jittered;
 use crate::sink::{Deliver, Effect, Emitted, Fault, NamedSink};
 use crate::store::{Freshness, ObjectQuery};
 
@@ -54,7 +55,7 @@ struct State {
 pub struct Waiters {
     states: HashMap<Waiter, State>,
     /// By sink, what is due first.
-    due: HashMap<usize, BTreeSet<(Instant, Arc<ObjectKey>)>>,
+    due: BTreeMap<usize, BTreeSet<(Instant, Arc<ObjectKey>)>>,
     draining: HashMap<usize, usize>,
 }
 
@@ -109,11 +110,11 @@ impl Waiters {
     }
 
     /// A drain has ended and more is left: at once, or after a wait that doubles with each failure.
-    pub fn again(&mut self, waiter: Waiter, failed: bool, sink: &NamedSink) {
+    pub fn again(&mut self, waiter: Waiter, failed: bool, sink: &NamedSink, chance: f64) {
         let failures = if failed { self.state(&waiter).map_or(0, |s| s.failures) + 1 } else { 0 };
         let (min, max) = (sink.policy.retry_min_ms, sink.policy.retry_max_ms);
         let wait = if failed { min.saturating_mul(1 << failures.min(20)).min(max) } else { 0 };
-        let due = Due::At(Instant::now() + jittered(Duration::from_millis(wait)));
+        let due = Due::At(Instant::now() + jittered(Duration::from_millis(wait), chance));
         self.set(waiter, due, failures);
     }
 
@@ -214,12 +215,13 @@ impl Drain<'_> {
         };
         self.settler.metrics.superseded.inc_by(drained.revs.len() as u64);
         let fault = tokio::select! {
+            biased;
             fault = self.send(&effects, &mut drained) => fault?,
             () = self.stop.cancelled() => return Err(GivenUp),
         };
         match fault {
             Some(Fault::Unavailable { reason, retry_after }) => {
-                self.sink.gate.failed(pass, retry_after);
+                self.sink.gate.failed(pass, retry_after, self.settler.outside.chance());
                 drained.cause = Some(Cause { reason, parks: false });
             }
             Some(Fault::NotYet { reason }) => {
@@ -354,7 +356,7 @@ impl Drain<'_> {
 
     /// A dead effect: committed, and refused by its sink.
     async fn bury(&self, record: &Record, reason: String) -> Result<(), GivenUp> {
-        let letter = refused_letter(record, self.key, &self.sink.name, reason);
+        let letter = refused_letter(record, self.key, &self.sink.name, reason, self.settler.outside.now());
         let _letters = self.settler.letters.lock().await;
         let write = || self.settler.store.record(self.bucket, &[], std::slice::from_ref(&letter));
         self.settler.until_answered("a dead letter was not written", self.stop, write).await?;
@@ -364,8 +366,8 @@ impl Drain<'_> {
 }
 
 /// The letter of an effect that its sink refused. Its event was applied.
-pub fn refused_letter(record: &Record, key: &ObjectKey, sink: &str, reason: String) -> DeadLetter {
-    let mut letter = dead_letter(record, &key.object, "refused", format!("sink {sink}: {reason}"), String::new());
+pub fn refused_letter(record: &Record, key: &ObjectKey, sink: &str, reason: String, now: Timestamp) -> DeadLetter {
+    let mut letter = dead_letter(record, &key.object, "refused", format!("sink {sink}: {reason}"), String::new(), now);
     letter.event_row = refused_row(sink, &letter.event_row);
     letter
 }

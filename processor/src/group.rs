@@ -187,7 +187,7 @@ impl Place<'_> {
             let record = match record {
                 Ok(record) => record,
                 Err(foreign) => {
-                    let letter = foreign_letter(foreign, (self.at)(offset), offset);
+                    let letter = foreign_letter(foreign, (self.at)(offset), offset, self.settler.outside.now());
                     sorted.decided.push(Decided { letter: Some(letter), ..Decided::nothing(offset, share) });
                     continue;
                 }
@@ -222,7 +222,7 @@ impl Place<'_> {
             Some(problem) => ("unroutable", problem.clone()),
             None => ("unsupported_kind", format!("kind {} is of a newer version", record.kind.as_str())),
         };
-        let letter = dead_letter(&record, "", cause, detail, (self.at)(offset));
+        let letter = dead_letter(&record, "", cause, detail, (self.at)(offset), self.settler.outside.now());
         let arrival = Some(self.arrival_of_letter(&letter));
         Decided { arrival, letter: Some(letter), ..Decided::nothing(offset, share) }
     }
@@ -240,7 +240,14 @@ impl Place<'_> {
         let letter = match &verdict {
             Verdict::Dead(cause) => {
                 let detail = cause.detail.clone();
-                let letter = dead_letter(&record, &key.object, cause.cause, detail, position.clone());
+                let letter = dead_letter(
+                    &record,
+                    &key.object,
+                    cause.cause,
+                    detail,
+                    position.clone(),
+                    self.settler.outside.now(),
+                );
                 let key = idempotency_key(key, &letter.event_row);
                 warn!(idempotency_key = key, cause = cause.cause, detail = cause.detail, "dead letter");
                 Some(letter)
@@ -279,7 +286,14 @@ impl Place<'_> {
         let control = match Control::parse(&record.value) {
             Ok(control) => control,
             Err(error) => {
-                let letter = dead_letter(&record, &key.object, "control", error.to_string(), (self.at)(offset));
+                let letter = dead_letter(
+                    &record,
+                    &key.object,
+                    "control",
+                    error.to_string(),
+                    (self.at)(offset),
+                    self.settler.outside.now(),
+                );
                 let arrival = Some(self.arrival_of_letter(&letter));
                 return Ok(Decided { arrival, letter: Some(letter), ..Decided::nothing(offset, share) });
             }
@@ -399,7 +413,14 @@ impl Place<'_> {
     }
 }
 
-pub fn dead_letter(record: &Record, object: &str, cause: &str, detail: String, position: String) -> DeadLetter {
+pub fn dead_letter(
+    record: &Record,
+    object: &str,
+    cause: &str,
+    detail: String,
+    position: String,
+    now: Timestamp,
+) -> DeadLetter {
     DeadLetter {
         tenant: record.key.tenant().to_owned(),
         source: record.key.source().to_owned(),
@@ -412,16 +433,16 @@ pub fn dead_letter(record: &Record, object: &str, cause: &str, detail: String, p
         detail,
         position,
         recorded_ms: record.recorded.as_millisecond(),
-        dead_ms: Timestamp::now().as_millisecond(),
+        dead_ms: now.as_millisecond(),
         headers: encode(record),
         value: record.value.clone(),
     }
 }
 
 /// What someone else wrote into the topic. Its position names it: it has no id of ours.
-fn foreign_letter(foreign: ForeignRecord, position: String, offset: i64) -> DeadLetter {
+fn foreign_letter(foreign: ForeignRecord, position: String, offset: i64, now: Timestamp) -> DeadLetter {
     warn!(position, error = %foreign.error, "not a record of ours: kept as a dead letter");
-    let now_ms = Timestamp::now().as_millisecond();
+    let now_ms = now.as_millisecond();
     DeadLetter {
         tenant: String::new(),
         source: String::new(),

@@ -35,9 +35,16 @@ pub struct Sent {
 }
 
 /// Sends a lane's effects in order, up to the first that is not taken, or that takes too long.
-pub async fn send(sink: Arc<NamedSink>, waiter: Waiter, effects: Vec<Pending>, hasten: CancellationToken) -> Sent {
+pub async fn send(
+    sink: Arc<NamedSink>,
+    waiter: Waiter,
+    effects: Vec<Pending>,
+    hasten: CancellationToken,
+    chance: f64,
+) -> Sent {
     let within = Duration::from_millis(sink.policy.wait_after_ms);
     let pass = tokio::select! {
+        biased;
         pass = tokio::time::timeout(within, sink.gate.pass(effects.len())) => pass.ok().flatten(),
         () = hasten.cancelled() => None,
     };
@@ -50,6 +57,7 @@ pub async fn send(sink: Arc<NamedSink>, waiter: Waiter, effects: Vec<Pending>, h
         let last = effects.len().min(taken + sink.sink.batch_max());
         let chunk: Vec<Effect> = effects[taken..last].iter().map(|p| p.effect.clone()).collect();
         let emitted = tokio::select! {
+            biased;
             emitted = sink.emit(&chunk) => emitted,
             () = hasten.cancelled() => Emitted::unavailable(0, "this process stops"),
         };
@@ -58,7 +66,7 @@ pub async fn send(sink: Arc<NamedSink>, waiter: Waiter, effects: Vec<Pending>, h
     }
     match &fault {
         Some(Fault::Unavailable { .. }) if hasten.is_cancelled() => drop(pass),
-        Some(Fault::Unavailable { retry_after, .. }) => sink.gate.failed(pass, *retry_after),
+        Some(Fault::Unavailable { retry_after, .. }) => sink.gate.failed(pass, *retry_after, chance),
         Some(Fault::Refused { .. } | Fault::NotYet { .. }) | None => sink.gate.succeeded(pass),
     }
     let attempted = sink.sink.batch_max();

@@ -12,6 +12,7 @@
 //! - [`sink`]: where effects go; [`store`], [`log`]: how to apply, how to read and commit
 //! - [`inspect`]: what an operator asks the store
 //! - [`outbound`]: where requests of ours may go
+//! - [`outside`]: the clock, ids and chance, as they are handed in
 //! - [`lock`]: one process at a time on the embedded files
 //! - [`watermark`], [`budget`], [`config`], [`error`], [`metrics`]
 
@@ -29,6 +30,7 @@ pub mod lock;
 pub mod log;
 pub mod metrics;
 pub mod outbound;
+pub mod outside;
 pub mod partition;
 pub mod reduce;
 pub mod run;

@@ -209,7 +209,7 @@ impl Partition {
         for entry in entries {
             let bucket = bucket_of(entry_key(&entry).as_bytes(), buckets);
             self.watermark.read(entry.offset);
-            let recorded = entry.record.as_ref().map_or_else(|_| Timestamp::now(), |r| r.recorded);
+            let recorded = entry.record.as_ref().map_or_else(|_| self.shared.settler.outside.now(), |r| r.recorded);
             self.pending.insert(entry.offset, recorded);
             let Some(entry) = self.holds.set_aside(entry) else { continue };
             self.buckets.entry(bucket).or_default().entries.push_back(entry);
@@ -388,8 +388,11 @@ impl Partition {
 
     /// Writes the low watermark: to the store first, since the store's word counts.
     async fn advance(&mut self) {
-        let oldest =
-            self.pending.values().next().map_or(0, |at| Timestamp::now().as_millisecond() - at.as_millisecond());
+        let oldest = self
+            .pending
+            .values()
+            .next()
+            .map_or(0, |at| self.shared.settler.outside.now().as_millisecond() - at.as_millisecond());
         let labels = PartitionLabels { partition: self.id };
         self.shared.settler.metrics.oldest_pending_ms.get_or_create(&labels).set(oldest);
         self.shared.settler.metrics.waiting.get_or_create(&labels).set(self.waiters.count() as i64);
@@ -437,7 +440,7 @@ fn gather_acts(
 
 /// Writes arrivals and dead letters, until the store has them.
 async fn record(shared: &Shared, bucket: u32, records: &mut [Open], stop: &CancellationToken) -> Result<(), GivenUp> {
-    let now_ms = Timestamp::now().as_millisecond();
+    let now_ms = shared.settler.outside.now().as_millisecond();
     records.iter_mut().flat_map(|r| &mut r.arrival).for_each(|arrival| arrival.row.done_ms = now_ms);
     let arrivals: Vec<Arrival> = records.iter().filter_map(|r| r.arrival.clone()).collect();
     let letters: Vec<DeadLetter> = records.iter().flat_map(|r| r.letters.iter().cloned()).collect();

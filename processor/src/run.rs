@@ -1,6 +1,6 @@
 //! A processor: one task per partition that the log assigns, started and drained here.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use seriatim_schemas::record::DecodeError;
@@ -10,7 +10,6 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
-use uuid::Uuid;
 
 use crate::budget::Budget;
 use crate::candidate::Declarations;
@@ -18,6 +17,7 @@ use crate::config::ProcessorConfig;
 use crate::error::{LogError, RunError};
 use crate::log::{Floors, Log, LogEntry, LogEvent};
 use crate::metrics::ProcessorMetrics;
+use crate::outside::{Machine, Outside};
 use crate::partition::{Partition, Shared};
 use crate::reduce::Reducer;
 use crate::settle::Settler;
@@ -61,15 +61,20 @@ impl Processor {
 
     /// Refuses what would not be sent anywhere.
     pub fn ready(self) -> Result<Ready, RunError> {
+        self.ready_under(Arc::new(Machine))
+    }
+
+    /// As [`Processor::ready`], with a clock, ids and chance of the caller's.
+    pub fn ready_under(self, outside: Arc<dyn Outside>) -> Result<Ready, RunError> {
         let is_fetched = |source: &&Source| self.fetches.iter().any(|fetch| fetch.is_of(source));
         if let Some(source) = self.sources.iter().filter(|s| s.fetch.is_some()).find(|s| !is_fetched(s)) {
             let problem = format!("{}/{} has thin events, and nothing that fetches them", source.tenant, source.name);
             return Err(LogError::Refused(problem).into());
         }
-        Ok(Ready { shared: Arc::new(self.into_shared()) })
+        Ok(Ready { shared: Arc::new(self.into_shared(outside)) })
     }
 
-    fn into_shared(self) -> Shared {
+    fn into_shared(self, outside: Arc<dyn Outside>) -> Shared {
         let floors =
             Floors { store: self.store.clone(), generation: FIRST_GENERATION.to_owned(), log: self.log.identity() };
         let in_flight = Arc::new(Semaphore::new(self.config.groups_in_flight_max));
@@ -83,7 +88,8 @@ impl Processor {
             metrics: self.metrics,
             reducer: self.reducer,
             letters: Default::default(),
-            writer: Uuid::new_v4(),
+            writer: outside.id(),
+            outside,
         };
         Shared { settler, log: self.log, floors, epoch: FIRST_EPOCH, in_flight }
     }
@@ -100,9 +106,9 @@ impl Ready {
         let shared = self.shared;
         let budget = Budget::new(shared.settler.config.budget_bytes);
         let (log, metrics) = (shared.log.clone(), shared.settler.metrics.clone());
-        let expiring = tokio::spawn(expire(shared.settler.store.clone(), stop.clone()));
+        let expiring = tokio::spawn(expire(shared.clone(), stop.clone()));
         let mut events = log.start(budget.clone(), shared.floors.clone()).await?;
-        let mut owned: HashMap<i32, Owned> = HashMap::new();
+        let mut owned: BTreeMap<i32, Owned> = BTreeMap::new();
         let mut result = Ok(());
         let mut leaving: Option<JoinHandle<()>> = None;
         loop {
@@ -186,14 +192,16 @@ async fn drain(owned: Vec<Owned>) {
     }
 }
 
-async fn expire(store: Arc<dyn Store>, stop: CancellationToken) {
+async fn expire(shared: Arc<Shared>, stop: CancellationToken) {
     let mut tick = tokio::time::interval(std::time::Duration::from_secs(EXPIRE_INTERVAL_S));
     loop {
         tokio::select! {
+            biased;
             () = stop.cancelled() => return,
             _ = tick.tick() => {}
         }
-        if let Err(error) = store.expire(jiff::Timestamp::now().as_second()).await {
+        let settler = &shared.settler;
+        if let Err(error) = settler.store.expire(settler.outside.now().as_second()).await {
             info!(%error, "old rows stay until the next try");
         }
     }

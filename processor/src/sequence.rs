@@ -105,7 +105,7 @@ impl Settler {
         lane: &Lane,
         stop: &CancellationToken,
     ) -> Result<Settled, GivenUp> {
-        let attempt = Uuid::new_v4();
+        let attempt = self.outside.id();
         let mut pace = Pace::Full;
         let mut refused = BTreeMap::new();
         let mut settled = Settled::default();
@@ -141,7 +141,7 @@ impl Settler {
         stop: &CancellationToken,
     ) -> Result<Result<Step, Refused>, GivenUp> {
         let mut freshness = Freshness::Quorum;
-        let mut backoff = Backoff::new(&self.config);
+        let mut backoff = Backoff::new(self);
         loop {
             let (mut view, held) = match self.read_with_backlog(bucket, rest, freshness).await {
                 Ok(read) => read,
@@ -206,7 +206,7 @@ impl Settler {
     }
 
     fn decide_release(&self, lane: &Lane, view: &View, held: &HeldRows, attempt: Uuid, release: Release) -> Decisions {
-        let now_ms = jiff::Timestamp::now().as_millisecond();
+        let now_ms = self.outside.now().as_millisecond();
         let record_of = |number: u64| held.get(&number).map(|held| &held.record);
         let mut decisions = decide_lane(lane, view, attempt, now_ms, release, self.reducer.as_ref(), &record_of);
         for verdict in &mut decisions.verdicts {
@@ -335,7 +335,8 @@ impl Settler {
             beside.delete.push(SideKey::Backlog { number: *number });
             if let (Fate::Dead(Cause { cause, detail }), Some(held)) = (fate, held.get(number)) {
                 let position = held.row.position.clone();
-                let letter = dead_letter(&held.record, &key.object, cause, detail.clone(), position);
+                let letter =
+                    dead_letter(&held.record, &key.object, cause, detail.clone(), position, self.outside.now());
                 beside.put.push(SideRow::Dead(letter));
             }
         }

@@ -22,6 +22,7 @@ use crate::decide::sequence::Release;
 use crate::decide::{Decisions, Verdict, View, decide};
 use crate::error::StoreError;
 use crate::metrics::ProcessorMetrics;
+use crate::outside::Outside;
 use crate::reduce::{Delta, Reducer, no_reducer, reduce};
 use crate::store::{Committed, Freshness, ObjectBatch, ObjectQuery, Store};
 
@@ -51,6 +52,7 @@ pub struct Settler {
     pub letters: tokio::sync::Mutex<()>,
     /// Names this process among the writers of waiting effects.
     pub writer: Uuid,
+    pub outside: Arc<dyn Outside>,
 }
 
 /// What became of one lane.
@@ -81,10 +83,10 @@ pub struct GivenUp;
 impl Settler {
     /// The verdicts on all entries, lane by lane, all committed.
     pub async fn settle(&self, bucket: u32, lanes: &[Lane], stop: &CancellationToken) -> Result<Vec<Settled>, GivenUp> {
-        let attempt = Uuid::new_v4();
+        let attempt = self.outside.id();
         let mut freshness = Freshness::Quorum;
         let mut refusals = 0;
-        let mut backoff = Backoff::new(&self.config);
+        let mut backoff = Backoff::new(self);
         loop {
             let views = match self.read(bucket, lanes, freshness).await {
                 Ok(views) => views,
@@ -95,7 +97,7 @@ impl Settler {
                     continue;
                 }
             };
-            let now_ms = jiff::Timestamp::now().as_millisecond();
+            let now_ms = self.outside.now().as_millisecond();
             let decisions: Vec<_> = lanes
                 .iter()
                 .zip(&views)
@@ -149,7 +151,7 @@ impl Settler {
         stop: &CancellationToken,
         mut ask: impl FnMut() -> F,
     ) -> Result<T, GivenUp> {
-        let mut backoff = Backoff::new(&self.config);
+        let mut backoff = Backoff::new(self);
         loop {
             match ask().await {
                 Ok(answer) => return Ok(answer),
@@ -279,22 +281,23 @@ pub(crate) fn decide_lane<'a>(
 }
 
 /// Waits that double, up to a limit, with a share of chance so that many do not come back at once.
-#[derive(Debug)]
-pub struct Backoff {
+pub struct Backoff<'a> {
+    outside: &'a dyn Outside,
     next_ms: u64,
     max_ms: u64,
 }
 
-impl Backoff {
-    pub fn new(config: &ProcessorConfig) -> Self {
-        Self { next_ms: config.retry_min_ms, max_ms: config.retry_max_ms }
+impl<'a> Backoff<'a> {
+    pub fn new(settler: &'a Settler) -> Self {
+        let (next_ms, max_ms) = (settler.config.retry_min_ms, settler.config.retry_max_ms);
+        Self { outside: settler.outside.as_ref(), next_ms, max_ms }
     }
 
     pub async fn wait(&mut self, stop: &CancellationToken) -> Result<(), GivenUp> {
-        let jitter = Uuid::new_v4().as_u128() as u64 % (self.next_ms / 2 + 1);
-        let wait = Duration::from_millis(self.next_ms / 2 + jitter);
+        let wait = Duration::from_millis(self.next_ms).mul_f64((1.0 + self.outside.chance()) / 2.0);
         self.next_ms = (self.next_ms * 2).min(self.max_ms);
         tokio::select! {
+            biased;
             () = tokio::time::sleep(wait) => Ok(()),
             () = stop.cancelled() => Err(GivenUp),
         }

@@ -85,10 +85,10 @@ impl Control {
         format!("{act} by {}{reason}", self.by)
     }
 
-    /// The record that carries this act to the owner of `key`.
-    pub fn record(&self, key: RecordKey, at: Timestamp) -> Record {
+    /// The record that carries this act to the owner of `key`; nothing else has the id `request`.
+    pub fn record(&self, key: RecordKey, request: Uuid, at: Timestamp) -> Record {
         let value = Bytes::from(serde_json::to_vec(self).expect("plain data"));
-        let id = RecordId { request: Uuid::now_v7(), item: 0 };
+        let id = RecordId { request, item: 0 };
         Record {
             kind: RecordKind::Control,
             id,

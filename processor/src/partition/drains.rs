@@ -78,7 +78,7 @@ impl Partition {
                 debug!(sink = sink.name, object = %waiter.0, reason, "waiting effects were not taken");
                 self.shared.settler.metrics.sink_errors.inc();
             }
-            return self.waiters.again(waiter, cause.is_some(), &sink);
+            return self.waiters.again(waiter, cause.is_some(), &sink, self.shared.settler.outside.chance());
         }
         let (key, sink) = waiter;
         self.act(Act { key, sink, what: What::Drained { revs, overflow, cause } });

@@ -41,8 +41,8 @@ impl Partition {
         let sink = self.shared.sinks()[waiter.1].clone();
         let lane = self.lanes.get_mut(&waiter).expect("a lane is sent while it is there");
         let effects = std::mem::take(lane);
-        let hasten = self.hasten.clone();
-        self.work.push(Box::pin(async move { Done::Lane(lane::send(sink, waiter, effects, hasten).await) }));
+        let (hasten, chance) = (self.hasten.clone(), self.shared.settler.outside.chance());
+        self.work.push(Box::pin(async move { Done::Lane(lane::send(sink, waiter, effects, hasten, chance).await) }));
     }
 
     pub(super) fn on_sent(&mut self, sent: Sent) {
@@ -91,7 +91,7 @@ impl Partition {
         let Effect { key, record, .. } = &refused.effect;
         warn!(sink = sink.name, idempotency_key = refused.effect.idempotency_key(), reason, "dead effect");
         self.shared.settler.metrics.dead_effects.inc();
-        let letter = refused_letter(record, key, &sink.name, reason);
+        let letter = refused_letter(record, key, &sink.name, reason, self.shared.settler.outside.now());
         if let Some(open) = self.open.get_mut(&refused.ticket) {
             open.letters.push(letter);
         }
@@ -152,7 +152,7 @@ impl Partition {
                 Standing::Clear => self.waiters.remove(&waiter),
                 Standing::Parked => self.waiters.park(waiter),
                 Standing::Waits => {
-                    self.waiters.again(waiter, cause.is_some(), &sink);
+                    self.waiters.again(waiter, cause.is_some(), &sink, self.shared.settler.outside.chance());
                     self.start_drains();
                 }
             },

@@ -9,7 +9,6 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use seriatim_schemas::control::{BY_TIME, Control, ControlAct};
 use seriatim_schemas::key::{ObjectKey, RecordKey};
 use seriatim_schemas::row::Waiting;
@@ -184,7 +183,7 @@ impl Partition {
         if self.stop.is_cancelled() {
             return;
         }
-        for (key, asked) in self.holds.start_due(Timestamp::now().as_millisecond()) {
+        for (key, asked) in self.holds.start_due(self.shared.settler.outside.now().as_millisecond()) {
             let (shared, stop) = (self.shared.clone(), self.give_up.clone());
             self.work.push(Box::pin(async move {
                 let result = ask(&shared, &key, asked, &stop).await;
@@ -220,7 +219,8 @@ async fn ask(shared: &Shared, key: &ObjectKey, asked: u64, stop: &CancellationTo
     if to <= asked {
         return Ok(Asked::Nothing);
     }
-    let now = Timestamp::now();
+    let outside = &shared.settler.outside;
+    let now = outside.now();
     let hold_ms = i64::try_from(rule.hold_s.saturating_mul(1000)).unwrap_or(i64::MAX);
     let due_ms = since_ms.saturating_add(hold_ms);
     if now.as_millisecond() < due_ms {
@@ -228,7 +228,7 @@ async fn ask(shared: &Shared, key: &ObjectKey, asked: u64, stop: &CancellationTo
     }
     let reason = Some(format!("{} for more than {} s", sequence.describe_gap(), rule.hold_s));
     let control = Control { act: ControlAct::Pass { to }, by: BY_TIME.to_owned(), reason };
-    match shared.log.append(control.record(RecordKey::Object(key.clone()), now)).await {
+    match shared.log.append(control.record(RecordKey::Object(key.clone()), outside.id(), now)).await {
         Ok(()) => {
             info!(%key, to, gap = sequence.describe_gap(), "a gap has lasted too long: passed");
             shared.settler.metrics.passed.inc();

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
-use uuid::Uuid;
 
 use super::SinkPolicy;
+use crate::outside::jittered;
 
 /// Longest wait that a sink may ask for.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
@@ -168,30 +168,24 @@ impl Gate {
     }
 
     /// The sink did not take an effect, by its own fault.
-    pub fn failed(&self, mut pass: Pass, retry_after: Option<Duration>) {
+    pub fn failed(&self, mut pass: Pass, retry_after: Option<Duration>, chance: f64) {
         let is_probe = pass.probe.take().is_some();
         let mut state = self.state();
         state.breaker = match state.breaker {
             Breaker::Closed { failures } if failures + 1 < self.failures_max && retry_after.is_none() => {
                 Breaker::Closed { failures: failures + 1 }
             }
-            Breaker::Closed { .. } => self.open(self.retry_min, retry_after),
-            Breaker::HalfOpen { wait } if is_probe => self.open((wait * 2).min(self.retry_max), retry_after),
+            Breaker::Closed { .. } => self.open(self.retry_min, retry_after, chance),
+            Breaker::HalfOpen { wait } if is_probe => self.open((wait * 2).min(self.retry_max), retry_after, chance),
             // A send from before it was opened.
             other => other,
         };
     }
 
-    fn open(&self, wait: Duration, retry_after: Option<Duration>) -> Breaker {
+    fn open(&self, wait: Duration, retry_after: Option<Duration>, chance: f64) -> Breaker {
         let longest = retry_after.map_or(wait, |after| after.clamp(wait, RETRY_AFTER_MAX.max(wait)));
-        Breaker::Open { until: Instant::now() + jittered(longest), wait }
+        Breaker::Open { until: Instant::now() + jittered(longest, chance), wait }
     }
-}
-
-/// Between all and one and a half of `wait`, so that many do not come back at once.
-pub fn jittered(wait: Duration) -> Duration {
-    let share = Uuid::new_v4().as_u128() as u32 as f64 / f64::from(u32::MAX);
-    wait.mul_f64(1.0 + share / 2.0)
 }
 
 #[cfg(test)]
@@ -210,7 +204,7 @@ mod tests {
         for closed in [true, true, false] {
             assert_eq!(gate.is_closed(), closed);
             if let Some(pass) = gate.pass(1).await {
-                gate.failed(pass, None);
+                gate.failed(pass, None, 0.5);
             }
         }
         assert!(gate.pass_or_probe(1).await.is_none(), "not before its time");
@@ -219,7 +213,7 @@ mod tests {
             let probe = gate.pass_or_probe(1).await.expect("a probe is due");
             assert!(gate.pass_or_probe(1).await.is_none(), "one probe at a time");
             assert!(gate.pass(1).await.is_none(), "first sends never probe");
-            gate.failed(probe, None);
+            gate.failed(probe, None, 0.5);
         }
         tokio::time::sleep(Duration::from_millis(600)).await;
         let probe = gate.pass_or_probe(1).await.expect("a probe is due");
@@ -232,7 +226,7 @@ mod tests {
         let gate = gate(2, 0);
         for _ in 0..10 {
             let pass = gate.pass(1).await.expect("closed");
-            gate.failed(pass, None);
+            gate.failed(pass, None, 0.5);
             let pass = gate.pass(1).await.expect("closed");
             gate.succeeded(pass);
         }
@@ -243,7 +237,7 @@ mod tests {
     async fn retry_after_is_honoured() {
         let gate = gate(5, 0);
         let pass = gate.pass(1).await.expect("closed");
-        gate.failed(pass, Some(Duration::from_millis(300)));
+        gate.failed(pass, Some(Duration::from_millis(300)), 0.5);
         let opens = gate.opens_at().expect("open").duration_since(Instant::now());
         assert!((300..=450).contains(&opens.as_millis()), "{opens:?}");
     }
@@ -252,7 +246,7 @@ mod tests {
     async fn a_probe_that_ends_without_a_word_is_tried_again() {
         let gate = gate(1, 0);
         let pass = gate.pass(1).await.expect("closed");
-        gate.failed(pass, None);
+        gate.failed(pass, None, 0.5);
         tokio::time::sleep(Duration::from_secs(1)).await;
         for _ in 0..2 {
             drop(gate.pass_or_probe(1).await.expect("a probe is due"));
