@@ -13,6 +13,9 @@ pub struct ProcessorConfig {
     pub groups_in_flight_max: usize,
     /// How often the low watermark is written.
     pub advance_interval_ms: u64,
+    /// How often it is looked for what waits and is not known of: an owner that was away, and does not know yet that its
+    /// partition is another's, may have put it there.
+    pub look_interval_ms: u64,
     /// How long a stop, or a revoked partition, waits for groups that are under way.
     pub drain_timeout_ms: u64,
     /// First and longest wait between tries of a store or sink that is away.
@@ -30,6 +33,7 @@ impl Default for ProcessorConfig {
             budget_bytes: 64 * 1024 * 1024,
             groups_in_flight_max: 16,
             advance_interval_ms: 1000,
+            look_interval_ms: 60_000,
             drain_timeout_ms: 5000,
             retry_min_ms: 20,
             retry_max_ms: 5000,
@@ -50,6 +54,7 @@ impl ProcessorConfig {
             (self.budget_bytes <= u32::MAX as usize, "budget_bytes", "is above 4 GiB"),
             (self.groups_in_flight_max > 0, "groups_in_flight_max", "is 0"),
             (self.advance_interval_ms > 0, "advance_interval_ms", "is 0"),
+            (self.look_interval_ms > 0, "look_interval_ms", "is 0"),
             (self.retry_min_ms > 0, "retry_min_ms", "is 0"),
             (self.retry_max_ms >= self.retry_min_ms, "retry_max_ms", "is below retry_min_ms"),
         ];

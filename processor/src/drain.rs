@@ -1,9 +1,10 @@
 //! Effects that wait in the store are sent from there, object by object in order, by whoever owns their
 //! partition: no leader, and no index beside the rows. A sink that is away costs one probe at a time.
 //!
-//! Which objects wait is known from one read of each bucket when the partition is assigned, and kept since.
+//! Which objects wait is known from one read of each bucket when the partition is assigned, and kept since. It is read
+//! again now and then, for what an owner puts there that does not know yet that it is one no more.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,9 +58,24 @@ pub struct Waiters {
     /// By sink, what is due first.
     due: BTreeMap<usize, BTreeSet<(Instant, Arc<ObjectKey>)>>,
     draining: HashMap<usize, usize>,
+    /// While the store is asked what waits: what has changed since, and is known better.
+    changed: Option<HashSet<Waiter>>,
 }
 
 impl Waiters {
+    pub fn is_looking(&self) -> bool {
+        self.changed.is_some()
+    }
+
+    pub fn begin_look(&mut self) {
+        self.changed = Some(HashSet::new());
+    }
+
+    /// What has changed since the look began.
+    pub fn end_look(&mut self) -> HashSet<Waiter> {
+        self.changed.take().unwrap_or_default()
+    }
+
     pub fn has(&self, waiter: &Waiter) -> bool {
         self.states.contains_key(waiter)
     }
@@ -88,6 +104,7 @@ impl Waiters {
     }
 
     pub fn remove(&mut self, waiter: &Waiter) {
+        self.changed.as_mut().map(|changed| changed.insert(waiter.clone()));
         match self.states.remove(waiter).map(|s| s.due) {
             Some(Due::At(at)) => {
                 self.due.get_mut(&waiter.1).map(|due| due.remove(&(at, waiter.0.clone())));

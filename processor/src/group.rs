@@ -104,6 +104,8 @@ pub struct Worked {
 pub struct Place<'a> {
     pub settler: &'a Settler,
     pub epoch: u64,
+    /// As [`crate::partition::Partition`] names itself.
+    pub writer: Uuid,
     pub at: &'a (dyn Fn(i64) -> String + Send + Sync),
     /// Objects with effects on their way.
     pub busy: &'a HashSet<ObjectKey>,
@@ -173,7 +175,7 @@ impl Place<'_> {
         let mut verdicts = settled.verdicts;
         verdicts.retain(|verdict| *verdict != Verdict::Later);
         let rest = Lane { key: lane.key.clone(), entries: lane.entries[verdicts.len()..].to_vec() };
-        let released = self.settler.settle_in_sequence(bucket, &rest, stop).await?;
+        let released = self.settler.settle_in_sequence(bucket, &rest, self.writer, stop).await?;
         verdicts.extend(released.verdicts);
         let mut waiting = settled.waiting;
         waiting.0.extend(released.waiting.0);

@@ -265,8 +265,11 @@ pub async fn what_became<S: Store>(store: &S, mut arrivals: Vec<Arrival>) -> Res
             continue;
         }
         let of = LetterKey { key: key.clone(), row: row.event_row.clone() };
-        // A letter of an earlier record was written before this one was held.
-        if let Some(letter) = store.dead_letter(bucket, &of).await?.filter(|l| l.dead_ms >= row.done_ms) {
+        // A letter of an earlier record was written before this one was held. Clocks may be set.
+        let is_since = |letter: &DeadLetter| {
+            letter.record == row.record || letter.dead_ms >= row.done_ms || letter.recorded_ms > row.recorded_ms
+        };
+        if let Some(letter) = store.dead_letter(bucket, &of).await?.filter(is_since) {
             (row.outcome, row.detail) = (Outcome::Dead, Some(format!("{}: {}", letter.cause, letter.detail)));
         }
     }

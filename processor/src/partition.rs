@@ -21,6 +21,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
+use uuid::Uuid;
 
 use crate::act::{Act, Acting, Standing};
 use crate::budget::Share;
@@ -65,6 +66,9 @@ impl Shared {
 pub struct Partition {
     shared: Arc<Shared>,
     id: i32,
+    /// Names this owner among the writers of waiting effects: what another one put there may have been tried by it,
+    /// and this very process is another after it had let the partition go.
+    writer: Uuid,
     buckets: HashMap<u32, Bucket>,
     /// Buckets with work and none of it under way, longest waiting first.
     ready: VecDeque<u32>,
@@ -124,6 +128,7 @@ enum Done {
 impl Partition {
     pub fn new(shared: Arc<Shared>, id: i32, start: i64, stop: CancellationToken) -> Self {
         Self {
+            writer: shared.settler.outside.id(),
             shared,
             id,
             buckets: HashMap::new(),
@@ -149,8 +154,11 @@ impl Partition {
         let config = &self.shared.settler.config;
         let mut advance = tokio::time::interval(Duration::from_millis(config.advance_interval_ms));
         let mut drain = tokio::time::interval(DRAIN_TICK);
+        let mut look = tokio::time::interval(Duration::from_millis(config.look_interval_ms));
         advance.set_missed_tick_behavior(MissedTickBehavior::Delay);
         drain.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        look.reset();
         let in_flight = self.shared.in_flight.clone();
         let mut permit: BoxFuture<'static, OwnedSemaphorePermit> = Box::pin(next_permit(in_flight.clone()));
         self.find_waiting();
@@ -169,6 +177,7 @@ impl Partition {
                     self.start_passes();
                 }
                 _ = advance.tick() => self.advance().await,
+                _ = look.tick(), if !self.waiters.is_looking() => self.find_waiting(),
             }
             self.pass_bars().await;
         }
@@ -242,11 +251,11 @@ impl Partition {
         }
         let entries = group::gather(&mut bucket.entries, self.shared.settler.store.group_bounds());
         let busy = self.busy_of(&entries);
-        let (shared, id, stop) = (self.shared.clone(), self.id, self.give_up.clone());
+        let (shared, id, writer, stop) = (self.shared.clone(), self.id, self.writer, self.give_up.clone());
         self.work.push(Box::pin(async move {
             let topic = shared.floors.log.topic.clone();
             let at = move |offset: i64| position(&topic, id, offset);
-            let place = Place { settler: &shared.settler, epoch: shared.epoch, at: &at, busy: &busy };
+            let place = Place { settler: &shared.settler, epoch: shared.epoch, writer, at: &at, busy: &busy };
             let result = group::work(place, number, entries, &stop).await;
             drop(permit);
             Done::Group { bucket: number, result }
@@ -262,9 +271,9 @@ impl Partition {
             bucket.is_busy = false;
             return self.wake(number);
         }
-        let (shared, stop) = (self.shared.clone(), self.give_up.clone());
+        let (shared, writer, stop) = (self.shared.clone(), self.writer, self.give_up.clone());
         self.work.push(Box::pin(async move {
-            let acting = Acting { settler: &shared.settler, writer: shared.settler.writer };
+            let acting = Acting { settler: &shared.settler, writer };
             let result = acting.work(number, &acts, &stop).await;
             drop(permit);
             Done::Acts { bucket: number, acts, tickets, result }
@@ -289,7 +298,10 @@ impl Partition {
             Done::Drain { waiter, result } => self.on_drained(waiter, result),
             Done::Recorded { bucket, records, result } => self.on_recorded(bucket, records, result),
             Done::Passed { key, result } => self.on_passed(&key, result),
-            Done::Waiting(all) => all.into_iter().for_each(|waiting| self.on_waiting(waiting)),
+            Done::Waiting(all) => {
+                let changed = self.waiters.end_look();
+                all.into_iter().for_each(|waiting| self.on_waiting(waiting, &changed));
+            }
         }
     }
 

@@ -88,7 +88,6 @@ impl Processor {
             metrics: self.metrics,
             reducer: self.reducer,
             letters: Default::default(),
-            writer: outside.id(),
             outside,
         };
         Shared { settler, log: self.log, floors, epoch: FIRST_EPOCH, in_flight }

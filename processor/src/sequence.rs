@@ -82,6 +82,13 @@ enum Pace {
     Single,
 }
 
+/// Who releases: its attempt, and its name among the writers of waiting effects.
+#[derive(Debug, Clone, Copy)]
+struct By {
+    attempt: Uuid,
+    writer: Uuid,
+}
+
 /// What one batch came to.
 struct Step {
     verdicts: Vec<Verdict>,
@@ -103,15 +110,16 @@ impl Settler {
         &self,
         bucket: u32,
         lane: &Lane,
+        writer: Uuid,
         stop: &CancellationToken,
     ) -> Result<Settled, GivenUp> {
-        let attempt = self.outside.id();
+        let by = By { attempt: self.outside.id(), writer };
         let mut pace = Pace::Full;
         let mut refused = BTreeMap::new();
         let mut settled = Settled::default();
         loop {
             let rest = Lane { key: lane.key.clone(), entries: lane.entries[settled.verdicts.len()..].to_vec() };
-            match self.release_step(bucket, &rest, attempt, pace, &refused, stop).await? {
+            match self.release_step(bucket, &rest, by, pace, &refused, stop).await? {
                 Err(Refused::Whole) => pace = Pace::Single,
                 Err(Refused::Held { number, reason }) => drop(refused.insert(number, reason)),
                 Err(Refused::Candidate { reason }) => {
@@ -135,7 +143,7 @@ impl Settler {
         &self,
         bucket: u32,
         rest: &Lane,
-        attempt: Uuid,
+        by: By,
         pace: Pace,
         refused: &BTreeMap<u64, String>,
         stop: &CancellationToken,
@@ -155,8 +163,8 @@ impl Settler {
             view.sequence.refused.clone_from(refused);
             let (count, release) = self.bounds_of(rest, &view, pace, held.len());
             let lane = Lane { key: rest.key.clone(), entries: rest.entries[..count].to_vec() };
-            let decisions = self.decide_release(&lane, &view, &held, attempt, release);
-            let Some(batch) = self.batch(&lane, &view, &held, &decisions, true) else {
+            let decisions = self.decide_release(&lane, &view, &held, by.attempt, release);
+            let Some(batch) = self.batch(&lane, &view, &held, &decisions, Some(by.writer)) else {
                 if decisions.verdicts.contains(&Verdict::Later) || decisions.backlog.is_unfinished {
                     warn!(key = %rest.key, "held events are not where they should be, reading again");
                     freshness = Freshness::Serial;
@@ -302,17 +310,17 @@ impl Settler {
 
     /// What a group commits of one lane.
     pub(crate) fn group_batch(&self, lane: &Lane, view: &View, decisions: &Decisions) -> Option<ObjectBatch> {
-        self.batch(lane, view, &HeldRows::new(), decisions, false)
+        self.batch(lane, view, &HeldRows::new(), decisions, None)
     }
 
-    /// What is to be committed of one lane. `stores`: its effects wait in the store.
+    /// What is to be committed of one lane. `writer`: its effects wait in the store, and this one puts them there.
     fn batch(
         &self,
         lane: &Lane,
         view: &View,
         held: &HeldRows,
         decisions: &Decisions,
-        stores: bool,
+        writer: Option<Uuid>,
     ) -> Option<ObjectBatch> {
         let key = &lane.key;
         let mut head = decisions.head.clone()?;
@@ -341,8 +349,8 @@ impl Settler {
             }
         }
         self.mark_gap(key, view, &head, &mut beside);
-        if stores {
-            self.store_effects(lane, held, decisions, &mut head, &mut beside);
+        if let Some(writer) = writer {
+            self.store_effects(writer, (lane, held), decisions, &mut head, &mut beside);
         }
         Some(ObjectBatch {
             key: key.clone(),
@@ -376,7 +384,14 @@ impl Settler {
     }
 
     /// Puts the effects of all new rows behind what waits, for each sink that takes them.
-    fn store_effects(&self, lane: &Lane, held: &HeldRows, decisions: &Decisions, head: &mut Head, beside: &mut Beside) {
+    fn store_effects(
+        &self,
+        writer: Uuid,
+        (lane, held): (&Lane, &HeldRows),
+        decisions: &Decisions,
+        head: &mut Head,
+        beside: &mut Beside,
+    ) {
         let sinks = self.declarations.sinks();
         for row in decisions.rows.iter().filter(|row| !Control::is_row(row)) {
             let mut records = lane.entries.iter().map(|e| &e.record).chain(held.values().map(|h| &h.record));
@@ -402,7 +417,7 @@ impl Settler {
                         rev: row.rev,
                         outcome: row.outcome,
                         attempted: false,
-                        writer: self.writer,
+                        writer,
                         since_ms: row.decided_ms,
                         headers: encode(record),
                         value: record.value.clone(),

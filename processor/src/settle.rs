@@ -50,8 +50,6 @@ pub struct Settler {
     pub reducer: Option<Arc<dyn Reducer>>,
     /// Held while dead letters are written or removed: a removal reads first, and must not meet a later letter.
     pub letters: tokio::sync::Mutex<()>,
-    /// Names this process among the writers of waiting effects.
-    pub writer: Uuid,
     pub outside: Arc<dyn Outside>,
 }
 

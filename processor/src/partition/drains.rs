@@ -1,5 +1,6 @@
-//! What waits in the store is found when the partition is assigned, and sent when it is due.
+//! What waits in the store is found when the partition is assigned, looked for now and then, and sent when it is due.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ const DRAINS_MAX: usize = 64;
 impl Partition {
     /// Reads which objects of this partition wait.
     pub(super) fn find_waiting(&mut self) {
+        self.waiters.begin_look();
         let (shared, id, stop) = (self.shared.clone(), self.id, self.give_up.clone());
         self.work.push(Box::pin(async move {
             let ask = || waiting(&shared, id as u32);
@@ -29,7 +31,8 @@ impl Partition {
         }));
     }
 
-    pub(super) fn on_waiting(&mut self, waiting: WaitingSink) {
+    /// `changed`: what was done since it was read is known better.
+    pub(super) fn on_waiting(&mut self, waiting: WaitingSink, changed: &HashSet<Waiter>) {
         if waiting.sink == GAP {
             return self.on_gap(&waiting.key, Some((waiting.since_ms, u64::MAX)));
         }
@@ -38,8 +41,7 @@ impl Partition {
             return;
         };
         let waiter: Waiter = (Arc::new(waiting.key), index);
-        // What was done since it was read is known better.
-        if !self.waiters.has(&waiter) {
+        if !self.waiters.has(&waiter) && !changed.contains(&waiter) {
             self.waiters.add(waiter, waiting.is_parked, Duration::ZERO);
         }
     }
@@ -49,7 +51,7 @@ impl Partition {
             return;
         }
         for (waiter, tried) in self.waiters.start_due(self.shared.settler.declarations.sinks(), DRAINS_MAX) {
-            let (shared, stop) = (self.shared.clone(), self.hasten.clone());
+            let (shared, writer, stop) = (self.shared.clone(), self.writer, self.hasten.clone());
             self.work.push(Box::pin(async move {
                 let drain = Drain {
                     settler: &shared.settler,
@@ -57,7 +59,7 @@ impl Partition {
                     bucket: shared.bucket(&waiter.0),
                     key: &waiter.0,
                     sink: &shared.sinks()[waiter.1],
-                    writer: shared.settler.writer,
+                    writer,
                     epoch: shared.epoch,
                     stop: &stop,
                 };

@@ -167,7 +167,9 @@ impl Partition {
                 self.waiters.add(waiter, waits.parked.is_some(), Duration::ZERO);
             }
         }
-        self.on_gap(&key, sequence.and_then(|s| Some((s.since_ms?, s.behind_gap()?))));
+        // Of an event that the store refuses nothing was read: its object's gap is as it was.
+        let Some(sequence) = sequence else { return };
+        self.on_gap(&key, sequence.since_ms.zip(sequence.behind_gap()));
     }
 
     /// `gap`: since when it is there, and the number behind it.
