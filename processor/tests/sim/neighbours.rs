@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
 use seriatim_processor::config::ProcessorConfig;
 use seriatim_processor::inspect::Inspect;
 use seriatim_processor::log::memory::MemoryLog;
@@ -25,11 +27,13 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::faults::{FaultyStore, Latency, Life};
+use super::faults::Faults;
+use super::process::{Pace, Process};
+use super::seed;
+use super::store::SimulatedStore;
 use super::traffic::{SOURCE, event, source};
-use super::world::PARTITIONS;
-use super::{no_faults, seed};
 
+const PARTITIONS: u32 = 4;
 const TENANTS: usize = 10;
 const AWAY: usize = 0;
 const REFUSING: usize = 1;
@@ -62,6 +66,16 @@ fn an_hour_beside_sinks_that_are_not_well_on_a_far_store() {
 fn an_hour(store_latency: Duration) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
     runtime.expect("a runtime starts").block_on(Hour::new(seed(), store_latency).pass());
+}
+
+/// How long an answer takes.
+struct Latency(Mutex<SmallRng>);
+
+impl Latency {
+    async fn pass(&self) {
+        let share = self.0.lock().expect("no panic while locked").random_range(0.1..1.0);
+        tokio::time::sleep(SINK_LATENCY.mul_f64(share)).await;
+    }
 }
 
 /// A receiver, and what it has seen.
@@ -156,7 +170,7 @@ impl Hour {
     fn new(seed: u64, store_latency: Duration) -> Self {
         let is_well = Arc::new(AtomicBool::new(true));
         let receiver = |tenant: usize| {
-            let latency = Latency::new(seed + tenant as u64, SINK_LATENCY);
+            let latency = Latency(Mutex::new(SmallRng::seed_from_u64(seed.wrapping_add(tenant as u64))));
             Arc::new(Receiver { tenant, is_well: is_well.clone(), latency, received: Mutex::default() })
         };
         let receivers = (0..TENANTS).map(receiver).collect();
@@ -191,16 +205,15 @@ impl Hour {
     }
 
     fn processor(&self) -> Processor {
-        let life = Life::slow(Latency::new(self.seed, self.store_latency));
-        let store = FaultyStore {
+        let pace = Pace { max: self.store_latency, slow_share: 0.0, slow: Duration::ZERO };
+        let process = Process::new(1, self.seed, Instant::now(), pace, Arc::default());
+        let store = SimulatedStore {
             inner: self.store.clone(),
-            faults: Arc::new(no_faults()),
-            life: Arc::new(life),
-            unfinished: Default::default(),
+            faults: Arc::new(Faults::new(self.seed, 0.0, &[])),
+            process: Arc::new(process),
             bounds: self.store.group_bounds(),
             poison: BTreeSet::new(),
-            keeps_floors: true,
-            progress: Mutex::default(),
+            world: Arc::default(),
         };
         let records = self.records.clone();
         let read = move |from: usize, max: usize| -> Vec<Record> {

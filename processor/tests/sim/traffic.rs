@@ -2,7 +2,6 @@
 //! promises alone.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -39,8 +38,7 @@ pub fn source(tenant: &str) -> Source {
         "tombstones": [TOMBSTONE],
         "events": [
             { "type": DELTA, "mode": "delta" },
-            // Gaps are passed at once: behind all that has come.
-            { "type": NUMBERED, "mode": "delta", "sequence": { "from": "body:/version", "start": 1, "hold_s": 0 } },
+            { "type": NUMBERED, "mode": "delta", "sequence": { "from": "body:/version", "start": 1, "hold_s": 1 } },
         ],
     });
     let declaration = serde_json::from_value(declaration).expect("a declaration");
@@ -84,8 +82,6 @@ pub struct Sequence {
     /// Numbers that are done with, and their events; none where a number was passed.
     done: Vec<Option<Record>>,
     held: BTreeMap<u64, Record>,
-    /// Whether anything ever was held.
-    pub has_held: bool,
 }
 
 impl Sequence {
@@ -108,10 +104,9 @@ impl Newest {
 pub struct Traffic {
     /// Its own, so that one store can take several.
     pub tenant: String,
-    /// The log, which grows by what is appended.
-    records: Arc<Mutex<Vec<Record>>>,
+    pub records: Vec<Record>,
     /// What comes after gaps were passed.
-    late: Arc<Mutex<Vec<Record>>>,
+    pub late: Vec<Record>,
     /// Events that the store refuses for good, whatever it is asked.
     pub poison: BTreeSet<String>,
 }
@@ -119,18 +114,17 @@ pub struct Traffic {
 /// What must come of a log.
 #[derive(Default)]
 pub struct Walk {
+    /// Events that the store refuses.
+    pub poison: BTreeSet<String>,
     pub records: Vec<Record>,
     pub objects: BTreeMap<ObjectKey, Fold>,
     pub outcomes: BTreeMap<RecordId, Outcome>,
 }
 
 impl Traffic {
-    /// `deliveries` records about `objects` objects, a fifth of them duplicates, in any order.
-    pub fn new(seed: u64, deliveries: usize, objects: usize) -> Self {
-        Self::poisoned(seed, deliveries, objects, 0)
-    }
-
-    pub fn poisoned(seed: u64, deliveries: usize, objects: usize, poisoned: usize) -> Self {
+    /// `deliveries` records about `objects` objects, a fifth of them duplicates, in any order; the
+    /// store refuses `poisoned` of them.
+    pub fn new(seed: u64, deliveries: usize, objects: usize, poisoned: usize) -> Self {
         let (rng, tenant) = (&mut SmallRng::seed_from_u64(seed), format!("tenant-{seed:x}"));
         let mut records: Vec<Record> = Vec::with_capacity(deliveries);
         let (mut counts, mut late) = (BTreeMap::new(), Vec::new());
@@ -145,7 +139,10 @@ impl Traffic {
                 _ => records.push(record),
             }
         }
-        let poison = records.choose_multiple(rng, poisoned).map(|r| r.event_id.clone()).collect();
+        // What is refused and has a twin is decided by whichever of the two is read first, and they may be read again.
+        let has_twin = |r: &&Record| records.iter().chain(&late).any(|other| other != *r && is_twin(other, r));
+        let may_be_poison: Vec<_> = records.iter().filter(|r| !has_twin(r)).collect();
+        let poison = may_be_poison.choose_multiple(rng, poisoned).map(|r| r.event_id.clone()).collect();
         while records.len() < deliveries {
             let again = records.choose(rng).expect("there are records").clone();
             records.push(again);
@@ -154,44 +151,21 @@ impl Traffic {
         for (number, record) in records.iter_mut().chain(&mut late).enumerate() {
             record.id = RecordId { request: Uuid::from_u128(number as u128 + 1), item: 0 };
         }
-        Self { tenant, records: Arc::new(Mutex::new(records)), late: Arc::new(Mutex::new(late)), poison }
+        Self { tenant, records, late, poison }
     }
 
-    pub fn read(&self) -> impl Fn(usize, usize) -> Vec<Record> + Send + Sync + 'static {
-        let records = self.records.clone();
-        move |from, max| lock(&records).iter().skip(from).take(max).cloned().collect()
-    }
-
-    /// What a processor appends is followed by something that comes late.
-    pub fn append(&self) -> impl Fn(Record) + Send + Sync + 'static {
-        let (records, late) = (self.records.clone(), self.late.clone());
-        move |record| {
-            let mut records = lock(&records);
-            records.push(record);
-            records.extend(lock(&late).pop());
-        }
-    }
-
-    pub fn log(&self) -> Vec<Record> {
-        lock(&self.records).clone()
-    }
-
-    pub fn has(&self, records: usize) -> bool {
-        lock(&self.records).len() == records
-    }
-
-    pub fn walk(&self) -> Walk {
-        let mut walk = Walk { records: self.log(), ..Walk::default() };
+    /// What must come of these records, if they are appended in this order.
+    pub fn walk(&self, records: Vec<Record>) -> Walk {
+        let mut walk = Walk { records, poison: self.poison.clone(), ..Walk::default() };
         let mut newest: BTreeMap<ObjectKey, Record> = BTreeMap::new();
         for record in &walk.records {
             let RecordKey::Object(key) = &record.key else { panic!("all records are of objects") };
             let fold = walk.objects.entry(key.clone()).or_default();
             if record.kind == RecordKind::Control {
-                let Ok(Control { act: ControlAct::Pass { to }, .. }) = Control::parse(&record.value) else {
-                    panic!("only gaps are passed here: {record:?}")
-                };
                 walk.outcomes.insert(record.id, Outcome::Applied);
-                self.pass(fold, to, &mut walk.outcomes);
+                if let ControlAct::Pass { to } = Control::parse(&record.value).expect("an act").act {
+                    self.pass(fold, to, &mut walk.outcomes);
+                }
                 continue;
             }
             if record.event_type == NUMBERED {
@@ -250,7 +224,6 @@ impl Traffic {
         if number == sequence.next() && self.poison.contains(&record.event_id) {
             return Outcome::Dead;
         }
-        sequence.has_held |= number > sequence.next();
         sequence.held.insert(number, record.clone());
         Outcome::Parked
     }
@@ -291,18 +264,6 @@ impl Walk {
         let is_other = |r: &&Record| r.event_id != record.event_id && r.key == record.key;
         self.records.iter().filter(is_other).any(|other| is_twin(record, other))
     }
-
-    pub fn effects(&self) -> usize {
-        self.objects.values().map(|fold| fold.applied.len()).sum()
-    }
-
-    pub fn passes(&self) -> usize {
-        self.records.iter().filter(|r| r.kind == RecordKind::Control).count()
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("no panic while locked")
 }
 
 /// One change that was sent under two ids.
