@@ -35,7 +35,7 @@ use seriatim_processor::store::sqlite::SqliteStore;
 use world::{History, SINKS};
 
 /// Histories of each run of the tests, and those of a store that takes its own time.
-const SEEDS: u64 = 2000;
+const SEEDS: u64 = 200;
 const SEEDS_ON_SQLITE: u64 = 20;
 /// Tries to make a history smaller.
 const SMALLER_MAX: usize = 400;

@@ -81,9 +81,10 @@ fn effects(walk: &Walk, sink: &str, receiver: &Receiver, refused: &HashSet<Strin
         of_object.push(sent.event_id.clone());
         ensure!(
             effect.rev == of_object.len() as i64,
-            "{sink}: {key} has rev {} and comes as number {}",
+            "{sink}: {key} has rev {} and comes as number {}: {}",
             effect.rev,
-            of_object.len()
+            of_object.len(),
+            sends_of_object(receiver, &effect.key)
         );
         let record = walk.of(&sent.event_id);
         let is_same =
@@ -98,6 +99,13 @@ fn effects(walk: &Walk, sink: &str, receiver: &Receiver, refused: &HashSet<Strin
     }
     ensure!(first.is_empty(), "{sink}: {:?} were never acknowledged", first.keys());
     Ok(())
+}
+
+/// All sends of an object's effects, for a person.
+fn sends_of_object(receiver: &Receiver, key: &ObjectKey) -> String {
+    let of: HashSet<_> =
+        receiver.received().iter().filter(|r| *r.effect.key == *key).map(|r| r.effect.idempotency_key()).collect();
+    of.iter().map(|key| format!("\n{key} {}", sends(receiver, key))).collect()
 }
 
 /// All sends of an effect, for a person.

@@ -78,6 +78,18 @@ pub enum Incident {
     FloorsLost,
 }
 
+impl Incident {
+    fn process(self) -> Option<usize> {
+        match self {
+            Self::Crash { process }
+            | Self::Freeze { process, .. }
+            | Self::Stop { process }
+            | Self::ClockJump { process, .. } => Some(process),
+            _ => None,
+        }
+    }
+}
+
 impl Plan {
     pub fn of(seed: u64, sinks: usize) -> Self {
         let rng = &mut SmallRng::seed_from_u64(seed);
@@ -134,7 +146,9 @@ impl Plan {
             out.push(Self { poisoned: 0, ..self.clone() });
         }
         if self.processes > 1 {
-            out.push(Self { processes: self.processes - 1, ..self.clone() });
+            let mut plan = Self { processes: self.processes - 1, ..self.clone() };
+            plan.incidents.retain(|(_, incident)| incident.process().is_none_or(|process| process < plan.processes));
+            out.push(plan);
         }
         out
     }

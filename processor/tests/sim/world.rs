@@ -176,11 +176,13 @@ impl<'a, S: Store + Inspect> World<'a, S> {
             tokio::time::sleep(TICK).await;
         }
         self.heal();
-        // A record that passes a gap may be appended while they stop.
+        // While they stop, a record that passes a gap may be appended, and what one sends that had slept may begin to
+        // wait.
         loop {
             self.settle().await?;
             self.end().await?;
-            if self.store_world.floors(self.plan.partitions) == self.broker.ends() {
+            let is_read = self.store_world.floors(self.plan.partitions) == self.broker.ends();
+            if is_read && self.waiting().await.is_empty() {
                 return Ok(());
             }
         }
