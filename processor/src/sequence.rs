@@ -97,11 +97,32 @@ struct Step {
     is_unfinished: bool,
 }
 
-/// Why a batch can never be written.
+/// Why a batch is not written, or can never be.
 enum Refused {
+    /// Events behind what would release others were decided before, and may not be out: they go first.
+    Owed(Vec<Verdict>, Option<Sequence>),
     Whole,
-    Candidate { reason: String },
-    Held { number: u64, reason: String },
+    Candidate {
+        reason: String,
+    },
+    Held {
+        number: u64,
+        reason: String,
+    },
+}
+
+/// The verdicts on entries of which some were decided before and are not recorded: those are sent again, the others
+/// come later. None, if there are no such entries. A release would put effects of higher revs before theirs.
+fn owed(rest: &Lane, view: &View, attempt: Uuid) -> Option<Vec<Verdict>> {
+    let verdict = |entry: &Entry| {
+        let candidate = &entry.candidate;
+        let own = view.rows.get(&candidate.event_row).filter(|row| row.record == candidate.record);
+        let own = own.filter(|row| row.attempt != attempt && !view.arrived.contains(&row.record));
+        own.filter(|_| candidate.meaning != Meaning::ResetVersion)
+            .map_or(Verdict::Later, |row| Verdict::Resend { rev: row.rev, outcome: row.outcome })
+    };
+    let verdicts: Vec<Verdict> = rest.entries.iter().map(verdict).collect();
+    verdicts.iter().any(|verdict| *verdict != Verdict::Later).then_some(verdicts)
 }
 
 impl Settler {
@@ -120,6 +141,11 @@ impl Settler {
         loop {
             let rest = Lane { key: lane.key.clone(), entries: lane.entries[settled.verdicts.len()..].to_vec() };
             match self.release_step(bucket, &rest, by, pace, &refused, stop).await? {
+                Err(Refused::Owed(verdicts, sequence)) => {
+                    settled.verdicts.extend(verdicts);
+                    settled.sequence = sequence;
+                    return Ok(settled);
+                }
                 Err(Refused::Whole) => pace = Pace::Single,
                 Err(Refused::Held { number, reason }) => drop(refused.insert(number, reason)),
                 Err(Refused::Candidate { reason }) => {
@@ -160,6 +186,9 @@ impl Settler {
                     continue;
                 }
             };
+            if let Some(verdicts) = owed(rest, &view, by.attempt) {
+                return Ok(Err(Refused::Owed(verdicts, view.head.and_then(|head| head.sequence))));
+            }
             view.sequence.refused.clone_from(refused);
             let (count, release) = self.bounds_of(rest, &view, pace, held.len());
             let lane = Lane { key: rest.key.clone(), entries: rest.entries[..count].to_vec() };
