@@ -177,15 +177,8 @@ impl Settler {
         let mut freshness = Freshness::Quorum;
         let mut backoff = Backoff::new(self);
         loop {
-            let (mut view, held) = match self.read_with_backlog(bucket, rest, freshness).await {
-                Ok(read) => read,
-                Err(error) => {
-                    warn!(bucket, %error, "held events cannot be read, trying again");
-                    self.metrics.store_errors.inc();
-                    backoff.wait(stop).await?;
-                    continue;
-                }
-            };
+            let read = || self.read_with_backlog(bucket, rest, freshness);
+            let (mut view, held) = self.until_answered("held events cannot be read", stop, read).await?;
             if let Some(verdicts) = owed(rest, &view, by.attempt) {
                 return Ok(Err(Refused::Owed(verdicts, view.head.and_then(|head| head.sequence))));
             }
@@ -220,11 +213,7 @@ impl Settler {
                     backoff.wait(stop).await?;
                 }
                 Err(error) => {
-                    warn!(bucket, %error, "commit failed, reading before anything else");
-                    self.metrics.store_errors.inc();
-                    if matches!(error, StoreError::Unknown(_)) {
-                        self.metrics.unknown_commits.inc();
-                    }
+                    self.count_failed_commit(bucket, &error);
                     freshness = Freshness::Serial;
                     backoff.wait(stop).await?;
                 }

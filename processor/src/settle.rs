@@ -130,15 +130,19 @@ impl Settler {
                 }
                 Err(StoreError::Rejected(reason)) => return self.on_rejected(bucket, lanes, stop, reason).await,
                 Err(error) => {
-                    warn!(bucket, %error, "commit failed, reading before anything else");
-                    self.metrics.store_errors.inc();
-                    if matches!(error, StoreError::Unknown(_)) {
-                        self.metrics.unknown_commits.inc();
-                    }
+                    self.count_failed_commit(bucket, &error);
                     freshness = Freshness::Serial;
                     backoff.wait(stop).await?;
                 }
             }
+        }
+    }
+
+    pub(crate) fn count_failed_commit(&self, bucket: u32, error: &StoreError) {
+        warn!(bucket, %error, "commit failed, reading before anything else");
+        self.metrics.store_errors.inc();
+        if matches!(error, StoreError::Unknown(_)) {
+            self.metrics.unknown_commits.inc();
         }
     }
 

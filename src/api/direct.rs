@@ -16,6 +16,7 @@ use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use seriatim_ingest::log::Append;
 use seriatim_processor::inspect::{self, After, AfterArrival, Inspect, InspectLog, Scope};
+use seriatim_processor::log::parse_position;
 use seriatim_processor::store::Arrival;
 use seriatim_schemas::control::ControlAct;
 use seriatim_schemas::id::arrival_row;
@@ -315,11 +316,9 @@ impl Operations for Direct {
         // Its position is a hint, its id decides.
         let gone =
             || OperationError::NotFound(format!("the record at {} is not in the log any more", first.row.position));
-        let mut parts = first.row.position.rsplit('/');
-        let (offset, partition) = (parts.next(), parts.next());
-        let offset: i64 = offset.and_then(|o| o.parse().ok()).ok_or_else(gone)?;
-        let partition: i32 = partition.and_then(|p| p.parse().ok()).ok_or_else(gone)?;
-        let entries = self.log().await?.entries(partition, offset, 1).await?;
+        let log = self.log().await?;
+        let (partition, offset) = parse_position(&log.identity().topic, &first.row.position).ok_or_else(gone)?;
+        let entries = log.entries(partition, offset, 1).await?;
         let id = first.row.record.to_string();
         let is_it = |h: &(String, Bytes)| h.0 == "st_record" && h.1 == id.as_bytes();
         entries.into_iter().find(|e| e.headers.iter().any(is_it)).map(|e| e.value).ok_or_else(gone)

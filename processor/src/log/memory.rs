@@ -17,13 +17,11 @@ use crate::error::LogError;
 use crate::inspect::{Extent, InspectLog, RawEntry};
 
 type Read = Arc<dyn Fn(usize, usize) -> Vec<Record> + Send + Sync>;
-type Write = Arc<dyn Fn(Record) + Send + Sync>;
 
 /// Reads what `read(from, max)` yields, in order.
 #[derive(Clone)]
 pub struct MemoryLog {
     read: Read,
-    write: Option<Write>,
     partitions: u32,
     committed: Arc<Mutex<HashMap<i32, i64>>>,
     stop: CancellationToken,
@@ -32,12 +30,7 @@ pub struct MemoryLog {
 impl MemoryLog {
     pub fn new(partitions: u32, read: impl Fn(usize, usize) -> Vec<Record> + Send + Sync + 'static) -> Self {
         let (committed, stop) = (Arc::default(), CancellationToken::new());
-        Self { read: Arc::new(read), write: None, partitions, committed, stop }
-    }
-
-    /// Appends by `write`; without one the log is full.
-    pub fn with_append(self, write: impl Fn(Record) + Send + Sync + 'static) -> Self {
-        Self { write: Some(Arc::new(write)), ..self }
+        Self { read: Arc::new(read), partitions, committed, stop }
     }
 
     async fn pump(self, budget: Budget, starts: Vec<i64>, events: mpsc::UnboundedSender<LogEvent>) {
@@ -113,10 +106,8 @@ impl Log for MemoryLog {
         Ok(())
     }
 
-    async fn append(&self, record: Record) -> Result<(), LogError> {
-        let write = self.write.as_ref().ok_or_else(|| LogError::Unavailable("this log is full".to_owned()))?;
-        write(record);
-        Ok(())
+    async fn append(&self, _record: Record) -> Result<(), LogError> {
+        Err(LogError::Unavailable("this log is full".to_owned()))
     }
 
     async fn stop(&self) {
