@@ -99,8 +99,9 @@ struct Step {
 
 /// Why a batch is not written, or can never be.
 enum Refused {
-    /// Events behind what would release others were decided before, and may not be out: they go first.
-    Owed(Vec<Verdict>, Option<Sequence>),
+    /// Events behind what would release others were decided before, and may not be out: they go first, behind what
+    /// waits by this head.
+    Owed(Vec<Verdict>, Option<Box<Head>>),
     Whole,
     Candidate {
         reason: String,
@@ -141,9 +142,10 @@ impl Settler {
         loop {
             let rest = Lane { key: lane.key.clone(), entries: lane.entries[settled.verdicts.len()..].to_vec() };
             match self.release_step(bucket, &rest, by, pace, &refused, stop).await? {
-                Err(Refused::Owed(verdicts, sequence)) => {
+                Err(Refused::Owed(verdicts, head)) => {
                     settled.verdicts.extend(verdicts);
-                    settled.sequence = sequence;
+                    settled.waiting.0.extend(head.iter().flat_map(|head| head.waiting.0.clone()));
+                    settled.sequence = head.and_then(|head| head.sequence);
                     return Ok(settled);
                 }
                 Err(Refused::Whole) => pace = Pace::Single,
@@ -180,7 +182,7 @@ impl Settler {
             let read = || self.read_with_backlog(bucket, rest, freshness);
             let (mut view, held) = self.until_answered("held events cannot be read", stop, read).await?;
             if let Some(verdicts) = owed(rest, &view, by.attempt) {
-                return Ok(Err(Refused::Owed(verdicts, view.head.and_then(|head| head.sequence))));
+                return Ok(Err(Refused::Owed(verdicts, view.head.map(Box::new))));
             }
             view.sequence.refused.clone_from(refused);
             let (count, release) = self.bounds_of(rest, &view, pace, held.len());

@@ -235,6 +235,11 @@ impl Settler {
         let own: Vec<_> = own.collect();
         if !own.is_empty() {
             let arrived = self.store.arrived(bucket, &own).await?;
+            // What is sent again goes behind all that a slow owner before us has put into the store, and recorded,
+            // since the heads were read.
+            if arrived.len() < own.len() {
+                views = self.store.read(bucket, &queries, freshness).await?;
+            }
             views.iter_mut().for_each(|view| view.arrived.extend(&arrived));
         }
         for (lane, view) in lanes.iter().zip(&mut views) {

@@ -41,7 +41,7 @@ impl Partition {
             return;
         };
         let waiter: Waiter = (Arc::new(waiting.key), index);
-        if !self.waiters.has(&waiter) && !changed.contains(&waiter) {
+        if !changed.contains(&waiter) {
             self.waiters.add(waiter, waiting.is_parked, Duration::ZERO);
         }
     }
