@@ -125,9 +125,7 @@ impl Acting<'_> {
                     backoff.wait(stop).await?;
                 }
                 Err(error) => {
-                    warn!(bucket, %error, "what waits cannot be written, trying again");
-                    self.settler.metrics.store_errors.inc();
-                    is_unsure |= matches!(error, StoreError::Unknown(_));
+                    is_unsure |= self.settler.count_failed_commit(bucket, &error);
                     freshness = Freshness::Serial;
                     backoff.wait(stop).await?;
                 }

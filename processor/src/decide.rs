@@ -28,6 +28,8 @@ pub struct View {
     /// Records whose event row is theirs and whose arrival is recorded.
     pub arrived: HashSet<RecordId>,
     pub sequence: SequenceView,
+    /// Effects of the object may be in the memory of another partition's owner: nothing is decided before they are out.
+    pub is_held_up: bool,
 }
 
 /// What one record does.
@@ -63,13 +65,13 @@ pub enum Verdict {
         rev: i64,
         outcome: Outcome,
     },
-    /// Not decided: what the object holds goes first.
+    /// Not decided: what the object holds goes first, or what another partition's owner has of it.
     Later,
     Dead(Cause),
 }
 
 /// The verdicts on one object's candidates, in their order, and what to commit.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Decisions {
     pub verdicts: Vec<Verdict>,
     /// New rows; none for an equal event that only raises the order key.
@@ -96,6 +98,9 @@ pub fn decide(
     release: Release,
     reduce: Reduce<'_>,
 ) -> Decisions {
+    if view.is_held_up {
+        return held_up(view, candidates, attempt);
+    }
     let mut object = Object {
         view,
         rev: view.head.as_ref().map_or(0, |h| h.rev),
@@ -135,6 +140,15 @@ pub fn decide(
     });
     let Object { rows, state_from, resets_order, folds, backlog, .. } = object;
     Decisions { verdicts, rows, head, state_from, resets_order, folds, changes_sequence, backlog }
+}
+
+/// What was decided before stays so; all else comes later.
+fn held_up(view: &View, candidates: &[Candidate], attempt: Uuid) -> Decisions {
+    let of = |candidate: &Candidate| match view.rows.get(&candidate.event_row) {
+        Some(row) => on_stored_row(row, candidate, view, attempt),
+        None => Verdict::Later,
+    };
+    Decisions { verdicts: candidates.iter().map(of).collect(), ..Decisions::default() }
 }
 
 /// The event was decided before; the row is the truth.

@@ -98,6 +98,8 @@ pub struct Worked {
     /// Entries that release what their objects hold, and what comes behind them: they are decided once the earlier
     /// effects of these objects are out.
     pub aside: Vec<(ObjectKey, Vec<LogEntry>)>,
+    /// Offsets of entries that wait for another partition's owner, by object.
+    pub held_up: Vec<(ObjectKey, Vec<i64>)>,
 }
 
 /// What a group's records need beside the settler.
@@ -106,6 +108,7 @@ pub struct Place<'a> {
     pub epoch: u64,
     /// As [`crate::partition::Partition`] names itself.
     pub writer: Uuid,
+    pub partition: i32,
     pub at: &'a (dyn Fn(i64) -> String + Send + Sync),
     /// Objects with effects on their way.
     pub busy: &'a HashSet<ObjectKey>,
@@ -137,19 +140,24 @@ pub async fn work(
     let settled = place.settler.settle(bucket, &lanes, stop).await?;
     for ((lane, shares), settled) in lanes.into_iter().zip(shares).zip(settled) {
         let settled = place.release(bucket, &lane, settled, stop).await?;
-        let mut aside = Vec::new();
+        let (mut aside, mut held_up) = (Vec::new(), Vec::new());
         let entries = lane.entries.into_iter().zip(shares).zip(settled.verdicts);
         for ((entry, (offset, share)), verdict) in entries {
-            if verdict == Verdict::Later {
-                aside.push(LogEntry { offset, record: Ok(entry.record), share });
-                continue;
+            match verdict {
+                Verdict::Later if settled.is_held_up => held_up.push(offset),
+                Verdict::Later => aside.push(LogEntry { offset, record: Ok(entry.record), share }),
+                verdict => {
+                    let decided = place.decided(&lane.key, entry.record, verdict, &settled.waiting, offset, share);
+                    worked.decided.push(decided);
+                }
             }
-            worked.decided.push(place.decided(&lane.key, entry.record, verdict, &settled.waiting, offset, share));
         }
         if place.settler.gap_rule(&lane.key).is_some() {
             worked.sequences.push((lane.key.clone(), settled.sequence, settled.waiting));
         }
-        if !aside.is_empty() {
+        if !held_up.is_empty() {
+            worked.held_up.push((lane.key, held_up));
+        } else if !aside.is_empty() {
             worked.aside.push((lane.key, aside));
         }
     }
@@ -174,12 +182,13 @@ impl Place<'_> {
         }
         let mut verdicts = settled.verdicts;
         verdicts.retain(|verdict| *verdict != Verdict::Later);
-        let rest = Lane { key: lane.key.clone(), entries: lane.entries[verdicts.len()..].to_vec() };
+        let rest = lane.with(&lane.entries[verdicts.len()..]);
         let released = self.settler.settle_in_sequence(bucket, &rest, self.writer, stop).await?;
         verdicts.extend(released.verdicts);
         let mut waiting = settled.waiting;
         waiting.0.extend(released.waiting.0);
-        Ok(Settled { verdicts, waiting, sequence: released.sequence, release: None })
+        let Settled { sequence, is_held_up, .. } = released;
+        Ok(Settled { verdicts, waiting, sequence, release: None, is_held_up })
     }
 
     fn sort_out(&self, group: Vec<LogEntry>) -> Sorted {
@@ -204,7 +213,7 @@ impl Place<'_> {
             };
             let candidate = self.settler.declarations.interpret(&record, (self.at)(offset));
             let lane = *lane_of.entry(key.clone()).or_insert_with(|| {
-                sorted.lanes.push(Lane { key, entries: Vec::new() });
+                sorted.lanes.push(Lane { key, partition: self.partition, entries: Vec::new() });
                 sorted.shares.push(Vec::new());
                 sorted.lanes.len() - 1
             });

@@ -28,6 +28,12 @@ pub struct SinkLabels {
     pub resent: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct FoundLabels {
+    /// `applied` or `not_applied`.
+    pub found: &'static str,
+}
+
 #[derive(Debug, Clone, Default)]
 pub struct ProcessorMetrics {
     pub sent: Family<SinkLabels, Counter>,
@@ -39,11 +45,15 @@ pub struct ProcessorMetrics {
     /// By partition: objects that hold events behind a gap which time passes.
     pub gaps: Family<PartitionLabels, Gauge>,
     pub passed: Counter,
+    /// By partition: objects whose events wait for the owner of another partition.
+    pub held_up: Family<PartitionLabels, Gauge>,
     pub outcomes: Family<OutcomeLabels, Counter>,
     pub resends: Counter,
     pub rounds: Counter,
     pub refusals: Counter,
     pub unknown_commits: Counter,
+    /// What became of those, as the next read has found.
+    pub resolved_commits: Family<FoundLabels, Counter>,
     pub store_errors: Counter,
     pub sink_errors: Counter,
     pub assigned_partitions: Gauge,
@@ -65,6 +75,11 @@ impl ProcessorMetrics {
         r.register("paxos_rounds", "Conditional batches sent to the store", own.rounds.clone());
         r.register("refused_batches", "Conditional batches that were refused and decided again", own.refusals.clone());
         r.register("unknown_commits", "Conditional batches whose answer was lost", own.unknown_commits.clone());
+        r.register(
+            "resolved_commits",
+            "Batches whose answer was lost, by what the next read has found of them",
+            own.resolved_commits.clone(),
+        );
         r.register("store_errors", "Calls on the store that failed", own.store_errors.clone());
         r.register("sink_errors", "Groups of effects that a sink did not take", own.sink_errors.clone());
         r.register("sent", "Effects that a sink has taken", own.sent.clone());
@@ -73,6 +88,7 @@ impl ProcessorMetrics {
         r.register("waiting", "Objects that wait for a sink, counted for each sink", own.waiting.clone());
         r.register("parked", "Of those, how many wait for an operator", own.parked.clone());
         r.register("gaps", "Objects that hold events until a gap is passed", own.gaps.clone());
+        r.register("held_up", "Objects whose events wait for the owner of another partition", own.held_up.clone());
         r.register("passed_gaps", "Gaps that have lasted too long", own.passed.clone());
         r.register("assigned_partitions", "Partitions that this process owns", own.assigned_partitions.clone());
         r.register("budget_used_bytes", "Bytes of the log in memory", own.budget_used_bytes.clone());

@@ -5,6 +5,7 @@
 
 mod drains;
 mod emit;
+mod held_up;
 mod holds;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -24,7 +25,7 @@ use tracing::{debug, info, warn};
 use uuid::Uuid;
 
 use crate::act::{Act, Acting, Standing};
-use crate::budget::Share;
+use crate::budget::{Budget, Share};
 use crate::drain::{Drained, Waiter, Waiters};
 use crate::error::StoreError;
 use crate::group::{self, Decided, Place, Worked, entry_key};
@@ -35,6 +36,7 @@ use crate::settle::{GivenUp, Settler};
 use crate::sink::NamedSink;
 use crate::store::{Arrival, Letter};
 use crate::watermark::Watermark;
+use held_up::{HeldUp, ReadAgain};
 use holds::{Asked, Holds};
 
 /// How often it is looked whether what waits is due.
@@ -48,6 +50,7 @@ pub struct Shared {
     pub log: Arc<dyn Log>,
     pub floors: Floors,
     pub epoch: u64,
+    pub budget: Budget,
     /// Groups with the store at once.
     pub in_flight: Arc<Semaphore>,
 }
@@ -78,6 +81,7 @@ pub struct Partition {
     lanes: Lanes,
     waiters: Waiters,
     holds: Holds,
+    held_up: HeldUp,
     open: HashMap<Ticket, Open>,
     next_ticket: Ticket,
     watermark: Watermark,
@@ -123,6 +127,7 @@ enum Done {
     Recorded { bucket: u32, records: Vec<Open>, result: Result<(), GivenUp> },
     Waiting(Vec<WaitingSink>),
     Passed { key: ObjectKey, result: Result<Asked, GivenUp> },
+    ReadAgain(ReadAgain),
 }
 
 impl Partition {
@@ -138,6 +143,7 @@ impl Partition {
             lanes: Lanes::default(),
             waiters: Waiters::default(),
             holds: Holds::default(),
+            held_up: HeldUp::default(),
             open: HashMap::new(),
             next_ticket: 0,
             watermark: Watermark::new(start),
@@ -172,9 +178,10 @@ impl Partition {
                     self.start_work(free);
                 }
                 Some(batch) = entries.recv() => self.on_entries(batch),
-                _ = drain.tick(), if self.waiters.count() + self.holds.gaps() > 0 => {
+                _ = drain.tick(), if self.waiters.count() + self.holds.gaps() + self.held_up.count() > 0 => {
                     self.start_drains();
                     self.start_passes();
+                    self.start_held_up();
                 }
                 _ = advance.tick() => self.advance().await,
                 _ = look.tick(), if !self.waiters.is_looking() => self.find_waiting(),
@@ -192,6 +199,7 @@ impl Partition {
         let (hasten, deadline) = (Instant::now() + within / 2, Instant::now() + within);
         self.buckets.values_mut().for_each(|bucket| bucket.entries.clear());
         self.holds.clear_aside();
+        self.held_up.clear();
         loop {
             while let Some(bucket) = self.ready.pop_front() {
                 self.start_acts(bucket, None);
@@ -220,6 +228,7 @@ impl Partition {
             self.watermark.read(entry.offset);
             let recorded = entry.record.as_ref().map_or_else(|_| self.shared.settler.outside.now(), |r| r.recorded);
             self.pending.insert(entry.offset, recorded);
+            let Some(entry) = self.held_up.set_aside(entry) else { continue };
             let Some(entry) = self.holds.set_aside(entry) else { continue };
             self.buckets.entry(bucket).or_default().entries.push_back(entry);
             self.wake(bucket);
@@ -255,7 +264,8 @@ impl Partition {
         self.work.push(Box::pin(async move {
             let topic = shared.floors.log.topic.clone();
             let at = move |offset: i64| position(&topic, id, offset);
-            let place = Place { settler: &shared.settler, epoch: shared.epoch, writer, at: &at, busy: &busy };
+            let (settler, epoch) = (&shared.settler, shared.epoch);
+            let place = Place { settler, epoch, writer, partition: id, at: &at, busy: &busy };
             let result = group::work(place, number, entries, &stop).await;
             drop(permit);
             Done::Group { bucket: number, result }
@@ -298,6 +308,7 @@ impl Partition {
             Done::Drain { waiter, result } => self.on_drained(waiter, result),
             Done::Recorded { bucket, records, result } => self.on_recorded(bucket, records, result),
             Done::Passed { key, result } => self.on_passed(&key, result),
+            Done::ReadAgain(read) => self.on_read_again(read),
             Done::Waiting(all) => {
                 let changed = self.waiters.end_look();
                 all.into_iter().for_each(|waiting| self.on_waiting(waiting, &changed));
@@ -317,6 +328,7 @@ impl Partition {
         for (key, sequence, waiting) in worked.sequences {
             self.on_sequence(key, sequence.as_ref(), &waiting);
         }
+        worked.held_up.into_iter().for_each(|(key, offsets)| self.hold_up(bucket, &key, offsets));
         worked.decided.into_iter().for_each(|decided| self.on_decided(bucket, decided));
         worked.aside.into_iter().for_each(|(key, entries)| self.put_aside(bucket, key, entries));
     }
@@ -324,6 +336,7 @@ impl Partition {
     /// A record is decided: its effects go to their lanes.
     fn on_decided(&mut self, bucket: u32, decided: Decided) {
         let Decided { offset, act, forget, effect, arrival, letter, share } = decided;
+        self.held_up.decided(offset);
         let targets: Vec<usize> = match &effect {
             None => Vec::new(),
             Some((effect, _)) => {
@@ -410,6 +423,7 @@ impl Partition {
         self.shared.settler.metrics.waiting.get_or_create(&labels).set(self.waiters.count() as i64);
         self.shared.settler.metrics.parked.get_or_create(&labels).set(self.waiters.parked() as i64);
         self.shared.settler.metrics.gaps.get_or_create(&labels).set(self.holds.gaps() as i64);
+        self.shared.settler.metrics.held_up.get_or_create(&labels).set(self.held_up.count() as i64);
         let low = self.watermark.low();
         if low == self.advanced {
             return;

@@ -77,6 +77,7 @@ impl Processor {
     fn into_shared(self, outside: Arc<dyn Outside>) -> Shared {
         let floors =
             Floors { store: self.store.clone(), generation: FIRST_GENERATION.to_owned(), log: self.log.identity() };
+        let budget = Budget::new(self.config.budget_bytes);
         let in_flight = Arc::new(Semaphore::new(self.config.groups_in_flight_max));
         let fetch = |fetch: Fetch| fetch.into_sink(self.store.clone(), self.log.clone(), FIRST_EPOCH);
         let sinks = self.sinks.into_iter().chain(self.fetches.into_iter().map(fetch)).map(Arc::new).collect();
@@ -90,7 +91,7 @@ impl Processor {
             letters: Default::default(),
             outside,
         };
-        Shared { settler, log: self.log, floors, epoch: FIRST_EPOCH, in_flight }
+        Shared { settler, log: self.log, floors, epoch: FIRST_EPOCH, budget, in_flight }
     }
 }
 
@@ -103,7 +104,7 @@ impl Ready {
     /// As [`Processor::run`].
     pub async fn run(self, stop: CancellationToken) -> Result<(), RunError> {
         let shared = self.shared;
-        let budget = Budget::new(shared.settler.config.budget_bytes);
+        let budget = shared.budget.clone();
         let (log, metrics) = (shared.log.clone(), shared.settler.metrics.clone());
         let expiring = tokio::spawn(expire(shared.clone(), stop.clone()));
         let mut events = log.start(budget.clone(), shared.floors.clone()).await?;

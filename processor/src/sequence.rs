@@ -18,7 +18,7 @@ use seriatim_schemas::declaration::Declaration;
 use seriatim_schemas::key::ObjectKey;
 use seriatim_schemas::outcome::Outcome;
 use seriatim_schemas::record::{Record, decode, encode};
-use seriatim_schemas::row::{BacklogRow, EventRow, Head, Waiting, WaitingEffect, WaitingSink};
+use seriatim_schemas::row::{BacklogRow, EventRow, Head, Run, Waiting, WaitingEffect, WaitingSink};
 use seriatim_schemas::sequence::{GAP, GapRule, NUMBER_MAX, Place, Sequence, SequenceRule, parse_number};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -102,6 +102,8 @@ enum Refused {
     /// Events behind what would release others were decided before, and may not be out: they go first, behind what
     /// waits by this head.
     Owed(Vec<Verdict>, Option<Box<Head>>),
+    /// Another partition's owner has decided meanwhile: its effects go first.
+    HeldUp,
     Whole,
     Candidate {
         reason: String,
@@ -140,12 +142,17 @@ impl Settler {
         let mut refused = BTreeMap::new();
         let mut settled = Settled::default();
         loop {
-            let rest = Lane { key: lane.key.clone(), entries: lane.entries[settled.verdicts.len()..].to_vec() };
+            let rest = lane.with(&lane.entries[settled.verdicts.len()..]);
             match self.release_step(bucket, &rest, by, pace, &refused, stop).await? {
                 Err(Refused::Owed(verdicts, head)) => {
                     settled.verdicts.extend(verdicts);
                     settled.waiting.0.extend(head.iter().flat_map(|head| head.waiting.0.clone()));
                     settled.sequence = head.and_then(|head| head.sequence);
+                    return Ok(settled);
+                }
+                Err(Refused::HeldUp) => {
+                    settled.verdicts.resize(lane.entries.len(), Verdict::Later);
+                    settled.is_held_up = true;
                     return Ok(settled);
                 }
                 Err(Refused::Whole) => pace = Pace::Single,
@@ -176,17 +183,21 @@ impl Settler {
         refused: &BTreeMap<u64, String>,
         stop: &CancellationToken,
     ) -> Result<Result<Step, Refused>, GivenUp> {
-        let mut freshness = Freshness::Quorum;
+        let (mut freshness, mut is_unsure) = (Freshness::Quorum, false);
         let mut backoff = Backoff::new(self);
         loop {
             let read = || self.read_with_backlog(bucket, rest, freshness);
             let (mut view, held) = self.until_answered("held events cannot be read", stop, read).await?;
+            self.count_resolved(by.attempt, slice::from_ref(&view), &mut is_unsure);
+            if view.is_held_up {
+                return Ok(Err(Refused::HeldUp));
+            }
             if let Some(verdicts) = owed(rest, &view, by.attempt) {
                 return Ok(Err(Refused::Owed(verdicts, view.head.map(Box::new))));
             }
             view.sequence.refused.clone_from(refused);
             let (count, release) = self.bounds_of(rest, &view, pace, held.len());
-            let lane = Lane { key: rest.key.clone(), entries: rest.entries[..count].to_vec() };
+            let lane = rest.with(&rest.entries[..count]);
             let decisions = self.decide_release(&lane, &view, &held, by.attempt, release);
             let Some(batch) = self.batch(&lane, &view, &held, &decisions, Some(by.writer)) else {
                 if decisions.verdicts.contains(&Verdict::Later) || decisions.backlog.is_unfinished {
@@ -215,7 +226,7 @@ impl Settler {
                     backoff.wait(stop).await?;
                 }
                 Err(error) => {
-                    self.count_failed_commit(bucket, &error);
+                    is_unsure = self.count_failed_commit(bucket, &error);
                     freshness = Freshness::Serial;
                     backoff.wait(stop).await?;
                 }
@@ -369,6 +380,12 @@ impl Settler {
             }
         }
         self.mark_gap(key, view, &head, &mut beside);
+        head.run = match (writer, head.run) {
+            // All that is decided here lies in the store, and what was before is out.
+            (Some(_), _) => None,
+            (None, Some(run)) if run.partition == lane.partition => Some(run),
+            (None, _) => Some(Run { partition: lane.partition, after: view.head.as_ref().map_or(0, |head| head.rev) }),
+        };
         if let Some(writer) = writer {
             self.store_effects(writer, (lane, held), decisions, &mut head, &mut beside);
         }

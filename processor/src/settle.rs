@@ -21,11 +21,13 @@ use crate::config::ProcessorConfig;
 use crate::decide::sequence::Release;
 use crate::decide::{Decisions, Verdict, View, decide};
 use crate::error::StoreError;
-use crate::metrics::ProcessorMetrics;
+use crate::metrics::{FoundLabels, ProcessorMetrics};
 use crate::outside::Outside;
 use crate::reduce::{Delta, Reducer, no_reducer, reduce};
 use crate::store::{Committed, Freshness, ObjectBatch, ObjectQuery, Store};
 
+/// Arrivals that are asked for together.
+const ARRIVALS_MAX: usize = 100;
 /// Refusals of a whole group before its objects are committed one by one.
 const REFUSALS_OF_A_GROUP_MAX: u32 = 3;
 
@@ -33,7 +35,16 @@ const REFUSALS_OF_A_GROUP_MAX: u32 = 3;
 #[derive(Debug, Clone)]
 pub struct Lane {
     pub key: ObjectKey,
+    /// Of the log.
+    pub partition: i32,
     pub entries: Vec<Entry>,
+}
+
+impl Lane {
+    /// Others of the same object.
+    pub fn with(&self, entries: &[Entry]) -> Self {
+        Self { key: self.key.clone(), partition: self.partition, entries: entries.to_vec() }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -63,6 +74,8 @@ pub struct Settled {
     pub sequence: Option<Sequence>,
     /// What the object holds must be released; a part of it was before.
     pub release: Option<Pending>,
+    /// What comes later waits for another partition's owner.
+    pub is_held_up: bool,
 }
 
 /// Why held events are to be released.
@@ -83,7 +96,7 @@ impl Settler {
     pub async fn settle(&self, bucket: u32, lanes: &[Lane], stop: &CancellationToken) -> Result<Vec<Settled>, GivenUp> {
         let attempt = self.outside.id();
         let mut freshness = Freshness::Quorum;
-        let mut refusals = 0;
+        let (mut refusals, mut is_unsure) = (0, false);
         let mut backoff = Backoff::new(self);
         loop {
             let views = match self.read(bucket, lanes, freshness).await {
@@ -95,6 +108,7 @@ impl Settler {
                     continue;
                 }
             };
+            self.count_resolved(attempt, &views, &mut is_unsure);
             let now_ms = self.outside.now().as_millisecond();
             let decisions: Vec<_> = lanes
                 .iter()
@@ -130,7 +144,7 @@ impl Settler {
                 }
                 Err(StoreError::Rejected(reason)) => return self.on_rejected(bucket, lanes, stop, reason).await,
                 Err(error) => {
-                    self.count_failed_commit(bucket, &error);
+                    is_unsure = self.count_failed_commit(bucket, &error);
                     freshness = Freshness::Serial;
                     backoff.wait(stop).await?;
                 }
@@ -138,11 +152,21 @@ impl Settler {
         }
     }
 
-    pub(crate) fn count_failed_commit(&self, bucket: u32, error: &StoreError) {
+    /// Whether the batch may be applied all the same.
+    pub(crate) fn count_failed_commit(&self, bucket: u32, error: &StoreError) -> bool {
         warn!(bucket, %error, "commit failed, reading before anything else");
         self.metrics.store_errors.inc();
-        if matches!(error, StoreError::Unknown(_)) {
-            self.metrics.unknown_commits.inc();
+        let is_unsure = matches!(error, StoreError::Unknown(_));
+        self.metrics.unknown_commits.inc_by(u64::from(is_unsure));
+        is_unsure
+    }
+
+    /// What has become of a batch whose answer was lost. One without event rows leaves nothing to be known by.
+    pub(crate) fn count_resolved(&self, attempt: Uuid, views: &[View], is_unsure: &mut bool) {
+        if std::mem::take(is_unsure) {
+            let is_there = views.iter().flat_map(|view| view.rows.values()).any(|row| row.attempt == attempt);
+            let found = if is_there { "applied" } else { "not_applied" };
+            self.metrics.resolved_commits.get_or_create(&FoundLabels { found }).inc();
         }
     }
 
@@ -195,15 +219,16 @@ impl Settler {
         }
         let mut all = Settled::default();
         for entry in &lane.entries {
-            if all.release.is_some() {
+            if all.release.is_some() || all.is_held_up {
                 all.verdicts.push(Verdict::Later);
                 continue;
             }
-            let alone = Lane { key: lane.key.clone(), entries: vec![entry.clone()] };
+            let alone = lane.with(std::slice::from_ref(entry));
             let one = Box::pin(self.settle(bucket, &[alone], stop)).await?.remove(0);
             all.verdicts.extend(one.verdicts);
             all.waiting.0.extend(one.waiting.0);
             (all.sequence, all.release) = (one.sequence.or(all.sequence), one.release);
+            all.is_held_up = one.is_held_up;
         }
         Ok(vec![all])
     }
@@ -244,8 +269,27 @@ impl Settler {
         }
         for (lane, view) in lanes.iter().zip(&mut views) {
             self.read_numbers(bucket, lane, view).await?;
+            view.is_held_up = self.is_held_up(bucket, lane, view).await?;
         }
         Ok(views)
+    }
+
+    /// A topic that was given partitions has an object's records in two of them. Its last decisions, where they are of
+    /// another partition, are sent before anything else is decided: their arrivals say that they are. A row that has
+    /// expired counts as done.
+    async fn is_held_up(&self, bucket: u32, lane: &Lane, view: &View) -> Result<bool, StoreError> {
+        let run = view.head.as_ref().and_then(|head| head.run).filter(|run| run.partition != lane.partition);
+        let is_decided = |entry: &Entry| view.rows.contains_key(&entry.candidate.event_row);
+        let Some(run) = run.filter(|_| !lane.entries.iter().all(is_decided)) else { return Ok(false) };
+        let rows = self.store.events_from(bucket, &lane.key, run.after + 1, i64::MAX as usize).await?;
+        let of: Vec<_> = rows.iter().map(|row| (lane.key.clone(), row.row.clone(), row.record)).collect();
+        // The newest first: they are the likeliest to be missing.
+        for some in of.rchunks(ARRIVALS_MAX) {
+            if self.store.arrived(bucket, some).await?.len() < some.len() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }
 
@@ -258,6 +302,7 @@ fn settled(views: &[View], decisions: Vec<Decisions>) -> Vec<Settled> {
             waiting: before.map(|h| h.waiting.clone()).unwrap_or_default(),
             sequence: decisions.head.as_ref().or(before).and_then(|h| h.sequence.clone()),
             release: decisions.backlog.is_unfinished.then_some(release),
+            is_held_up: view.is_held_up && decisions.verdicts.contains(&Verdict::Later),
             verdicts: decisions.verdicts,
         }
     };

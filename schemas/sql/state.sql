@@ -20,6 +20,8 @@ CREATE TABLE IF NOT EXISTS head (
     fold BLOB,
     waiting TEXT,
     sequence TEXT,
+    run_partition INTEGER,
+    run_after INTEGER,
     erased INTEGER,
     state BLOB,
     PRIMARY KEY (tenant, source, object)

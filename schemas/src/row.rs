@@ -30,6 +30,17 @@ pub struct Head {
     pub fold: Option<Bytes>,
     /// Where it stands in its sequence, where its deltas have one.
     pub sequence: Option<Sequence>,
+    /// Its last decisions, whose effects the owner of a partition may have in memory only; none where all that was
+    /// decided is out, or lies in rows.
+    pub run: Option<Run>,
+}
+
+/// Decisions in a row, all on records of one partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run {
+    pub partition: i32,
+    /// The rev before the first of them.
+    pub after: i64,
 }
 
 /// One record that is held behind a gap of its object's sequence, as it lies in the log.

@@ -92,6 +92,8 @@ impl KafkaLog {
             .set("max.poll.interval.ms", "300000")
             .set("queued.max.messages.kbytes", PREFETCH_KBYTES)
             .set("fetch.wait.max.ms", "50")
+            // How soon partitions that were added are read.
+            .set("topic.metadata.refresh.interval.ms", "10000")
             .set_log_level(RDKafkaLogLevel::Warning)
             .create_with_context(membership)?;
         consumer.subscribe(&[&self.identity.topic])?;

@@ -124,7 +124,7 @@ impl Partition {
     }
 
     /// Entries are in line again, before what came later.
-    fn put_back(&mut self, number: u32, entries: VecDeque<LogEntry>) {
+    pub(super) fn put_back(&mut self, number: u32, entries: VecDeque<LogEntry>) {
         let bucket = self.buckets.entry(number).or_default();
         entries.into_iter().rev().for_each(|entry| bucket.entries.push_front(entry));
         self.wake(number);

@@ -244,6 +244,7 @@ fn group_batch(statements: &Statements, bucket: u32, objects: &[ObjectBatch]) ->
                 Box::new((
                     head.rev,
                     head.turn,
+                    head.run.map(|run| (run.partition, run.after)),
                     snapshot.order_key.0.clone(),
                     snapshot.version.clone(),
                     snapshot.event_type.clone(),
@@ -265,6 +266,7 @@ fn group_batch(statements: &Statements, bucket: u32, objects: &[ObjectBatch]) ->
                 Box::new((
                     head.rev,
                     head.turn,
+                    head.run.map(|run| (run.partition, run.after)),
                     bucket,
                     key.tenant.clone(),
                     key.source.clone(),

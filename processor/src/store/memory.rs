@@ -22,6 +22,8 @@ use crate::inspect::{
 struct Tables {
     heads: BTreeMap<ObjectKey, (Head, Option<State>)>,
     events: BTreeMap<(ObjectKey, String), EventRow>,
+    /// Until when event rows live, in seconds since 1970.
+    expiries: BTreeMap<(ObjectKey, String), i64>,
     arrivals: BTreeMap<(ObjectKey, String), Arrival>,
     dead: BTreeMap<(String, String, String, String), DeadLetter>,
     floors: HashMap<FloorKey, i64>,
@@ -70,6 +72,11 @@ impl MemoryStore {
     }
 }
 
+/// `ttl_s` after a time in milliseconds, in seconds since 1970.
+fn expires_s(from_ms: i64, ttl_s: u64) -> i64 {
+    (from_ms / 1000).saturating_add(i64::try_from(ttl_s).unwrap_or(i64::MAX))
+}
+
 fn letter_key(of: &LetterKey) -> (String, String, String, String) {
     let ObjectKey { tenant, source, object } = of.key.clone();
     (tenant, source, object, of.row.clone())
@@ -97,8 +104,7 @@ impl Store for MemoryStore {
             View {
                 head: tables.heads.get(&query.key).map(|(head, _)| head.clone()),
                 rows: query.event_rows.iter().filter_map(row).collect(),
-                arrived: Default::default(),
-                sequence: Default::default(),
+                ..View::default()
             }
         };
         Ok(queries.iter().map(view).collect())
@@ -125,7 +131,9 @@ impl Store for MemoryStore {
             let before = tables.heads.remove(&batch.key).and_then(|(_, state)| state);
             tables.heads.insert(batch.key.clone(), (batch.head.clone(), batch.state.clone().or(before)));
             for row in &batch.rows {
-                tables.events.insert((batch.key.clone(), row.row.clone()), row.clone());
+                let name = (batch.key.clone(), row.row.clone());
+                tables.expiries.insert(name.clone(), expires_s(row.decided_ms, batch.rows_ttl_s));
+                tables.events.insert(name, row.clone());
             }
             batch.beside.delete.iter().for_each(|row| tables.delete(&batch.key, row));
             batch.beside.put.iter().for_each(|row| tables.put(&batch.key, row));
@@ -210,7 +218,12 @@ impl Store for MemoryStore {
         Ok(())
     }
 
-    async fn expire(&self, _now_s: i64) -> Result<(), StoreError> {
+    async fn expire(&self, now_s: i64) -> Result<(), StoreError> {
+        let mut tables = self.tables();
+        let Tables { events, expiries, arrivals, .. } = &mut *tables;
+        expiries.retain(|_, at| *at >= now_s);
+        events.retain(|name, _| expiries.contains_key(name));
+        arrivals.retain(|_, arrival| expires_s(arrival.row.done_ms, arrival.ttl_s) >= now_s);
         Ok(())
     }
 }

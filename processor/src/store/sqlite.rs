@@ -19,7 +19,7 @@ use seriatim_schemas::key::ObjectKey;
 use seriatim_schemas::outcome::Outcome;
 use seriatim_schemas::record::headers_to_json;
 use seriatim_schemas::row::{
-    BacklogRow, DeadLetter, EventRow, Head, Snapshot, State, Waiting, WaitingEffect, WaitingSink,
+    BacklogRow, DeadLetter, EventRow, Head, Run, Snapshot, State, Waiting, WaitingEffect, WaitingSink,
 };
 use seriatim_schemas::tables::{SQL_STATE, TABLES_VERSION};
 use seriatim_schemas::version::OrderKey;
@@ -311,8 +311,7 @@ impl Store for SqliteStore {
 }
 
 const DEAD_COLUMNS: &str = "tenant, source, object, event, event_id, type, record, cause, detail, position, recorded_ms, dead_ms, headers, value";
-const HEAD_COLUMNS: &str =
-    "rev, turn, order_key, version, type, event, record, digest, deleted, waiting, fold, sequence";
+const HEAD_COLUMNS: &str = "rev, turn, order_key, version, type, event, record, digest, deleted, waiting, fold, sequence, run_partition, run_after";
 const EVENT_COLUMNS: &str = "row, outcome, rev, type, version, digest, record, attempt, position, decided_ms";
 
 fn read_view(connection: &Connection, query: &ObjectQuery) -> rusqlite::Result<View> {
@@ -331,7 +330,7 @@ fn read_view(connection: &Connection, query: &ObjectQuery) -> rusqlite::Result<V
             }
         }
     }
-    Ok(View { head, rows, arrived: Default::default(), sequence: Default::default() })
+    Ok(View { head, rows, ..View::default() })
 }
 
 fn read_head(row: &Row<'_>) -> rusqlite::Result<Head> {
@@ -356,6 +355,7 @@ fn read_head_at(row: &Row<'_>, at: usize) -> rusqlite::Result<Head> {
     let fold: Option<Vec<u8>> = row.get(at + 10)?;
     let sequence: Option<String> = row.get(at + 11)?;
     let sequence = sequence.map(|text| serde_json::from_str(&text)).transpose();
+    let run: (Option<i32>, Option<i64>) = (row.get(at + 12)?, row.get(at + 13)?);
     Ok(Head {
         rev: row.get(at)?,
         turn: row.get(at + 1)?,
@@ -363,6 +363,7 @@ fn read_head_at(row: &Row<'_>, at: usize) -> rusqlite::Result<Head> {
         waiting: Waiting::decode(waiting.as_deref()).map_err(|e| conversion(at + 9, e.to_string()))?,
         fold: fold.map(Into::into),
         sequence: sequence.map_err(|e| conversion(at + 11, e.to_string()))?,
+        run: run.0.zip(run.1).map(|(partition, after)| Run { partition, after }),
     })
 }
 
@@ -453,16 +454,19 @@ fn write_batch(connection: &Connection, batch: &ObjectBatch) -> rusqlite::Result
         batch.turn,
         batch.head.waiting.encode(),
         batch.head.fold.as_deref(),
-        batch.head.sequence.as_ref().map(|s| serde_json::to_string(s).expect("plain data"))
+        batch.head.sequence.as_ref().map(|s| serde_json::to_string(s).expect("plain data")),
+        batch.head.run.map(|run| run.partition),
+        batch.head.run.map(|run| run.after)
     ];
     let sql = match batch.turn {
         None => {
-            "INSERT INTO head (tenant, source, object, rev, turn, order_key, version, type, event, record, digest, deleted, state, waiting, fold, sequence)
-             SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?15, ?16, ?17 WHERE ?14 IS NULL ON CONFLICT DO NOTHING"
+            "INSERT INTO head (tenant, source, object, rev, turn, order_key, version, type, event, record, digest, deleted, state, waiting, fold, sequence, run_partition, run_after)
+             SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?15, ?16, ?17, ?18, ?19 WHERE ?14 IS NULL ON CONFLICT DO NOTHING"
         }
         Some(_) => {
             "UPDATE head SET rev = ?4, turn = ?5, order_key = ?6, version = ?7, type = ?8, event = ?9, record = ?10, digest = ?11, deleted = ?12,
-             state = coalesce(?13, state), waiting = ?15, fold = ?16, sequence = ?17 WHERE tenant = ?1 AND source = ?2 AND object = ?3 AND turn IS ?14"
+             state = coalesce(?13, state), waiting = ?15, fold = ?16, sequence = ?17, run_partition = ?18, run_after = ?19
+             WHERE tenant = ?1 AND source = ?2 AND object = ?3 AND turn IS ?14"
         }
     };
     if connection.prepare_cached(sql)?.execute(values)? != 1 {

@@ -317,6 +317,7 @@ impl World {
             rows: self.rows.clone(),
             arrived: HashSet::new(),
             sequence: SequenceView { held: held.clone(), behind, refused },
+            ..View::default()
         };
         let fold = |delta: Delta, current: Option<&Bytes>| {
             let id = match delta {

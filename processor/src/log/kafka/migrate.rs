@@ -96,8 +96,11 @@ fn problems(
     let mut out = Vec::new();
     let number = |name: &str| settings.get(name).and_then(|text| text.parse::<i64>().ok());
     let text = |name: &str| settings.get(name).map_or("", String::as_str);
-    if partitions != config.partitions as usize {
-        out.push(format!("has {partitions} partitions, kafka.partitions says {}: objects would change their partition; move to a new class instead", config.partitions));
+    let expected = config.partitions as usize;
+    if partitions > expected {
+        out.push(format!("has {partitions} partitions, kafka.partitions says {expected}: it was given some; set kafka.partitions to {partitions}"));
+    } else if partitions < expected {
+        out.push(format!("has {partitions} partitions, kafka.partitions says {expected}: set it back, or give the topic partitions (`kafka-topics.sh --alter --partitions {expected}`)"));
     }
     if replicas < config.replication as usize {
         out.push(format!(
@@ -168,7 +171,8 @@ mod tests {
             let found = problems(&config, 16, 3, &settings);
             assert!(found.len() == 1 && found[0].contains(reason), "{name}={value}: {found:?}");
         }
-        assert!(problems(&config, 12, 3, &good())[0].contains("12 partitions"));
+        assert!(problems(&config, 12, 3, &good())[0].contains("--partitions 16"));
+        assert!(problems(&config, 32, 3, &good())[0].contains("set kafka.partitions to 32"));
         assert!(problems(&config, 16, 1, &good())[0].contains("1 copies"));
     }
 }

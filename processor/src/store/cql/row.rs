@@ -10,7 +10,7 @@ use seriatim_schemas::key::ObjectKey;
 use seriatim_schemas::outcome::Outcome;
 use seriatim_schemas::record::{Header, headers_from_json};
 use seriatim_schemas::row::{
-    ArrivalRow, BacklogRow, DeadLetter, EventRow, Head, Snapshot, State, Waiting, WaitingEffect, WaitingSink,
+    ArrivalRow, BacklogRow, DeadLetter, EventRow, Head, Run, Snapshot, State, Waiting, WaitingEffect, WaitingSink,
 };
 use seriatim_schemas::version::OrderKey;
 use uuid::Uuid;
@@ -49,6 +49,7 @@ pub struct Stored {
     waiting: Option<String>,
     fold: Option<Vec<u8>>,
     sequence: Option<String>,
+    run: Option<(i32, i64)>,
     attempted: Option<bool>,
 }
 
@@ -90,6 +91,7 @@ impl<'frame, 'metadata> DeserializeRow<'frame, 'metadata> for Stored {
                 "waiting" => stored.waiting = value(column)?,
                 "fold" => stored.fold = value(column)?,
                 "sequence" => stored.sequence = value(column)?,
+                "run" => stored.run = value(column)?,
                 "attempted" => stored.attempted = value(column)?,
                 _ => {}
             }
@@ -153,6 +155,7 @@ impl Stored {
             waiting: Waiting::decode(self.waiting.as_deref()).map_err(|e| self.corrupt(&e.to_string()))?,
             fold: self.fold.clone().map(Bytes::from),
             sequence: sequence.map_err(|e| self.corrupt(&e.to_string()))?,
+            run: self.run.map(|(partition, after)| Run { partition, after }),
         }))
     }
 

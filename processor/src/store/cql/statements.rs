@@ -43,7 +43,7 @@ pub struct Statements {
 /// All columns but `state`, `headers` and `value`, which are large and seldom wanted.
 const COLUMNS: &str = "kind, tenant, source, object, row, turn, order_key, event, deleted, rev, type, version, digest, \
                        attempt, outcome, record, position, event_id, detail, recorded_ms, done_ms, \
-                       waiting, fold, sequence, attempted";
+                       waiting, fold, sequence, run, attempted";
 
 impl Statements {
     pub async fn prepare(
@@ -78,11 +78,14 @@ impl Statements {
             ))
             .await?,
             update_state: prepare(format!(
-                "UPDATE {objects} SET rev = ?, turn = ?, order_key = ?, version = ?, type = ?, event = ?, record = ?, digest = ?, deleted = ?, state = ? \
+                "UPDATE {objects} SET rev = ?, turn = ?, run = ?, order_key = ?, version = ?, type = ?, event = ?, record = ?, digest = ?, deleted = ?, state = ? \
                  WHERE {key} IF turn = ?"
             ))
             .await?,
-            update_turn: prepare(format!("UPDATE {objects} SET rev = ?, turn = ? WHERE {key} IF turn = ?")).await?,
+            update_turn: prepare(format!(
+                "UPDATE {objects} SET rev = ?, turn = ?, run = ? WHERE {key} IF turn = ?"
+            ))
+            .await?,
             // What follows stands in a batch with one of the above, whose condition holds for all of it.
             set_order: prepare(format!("UPDATE {objects} SET order_key = ?, version = ? WHERE {key}")).await?,
             set_waiting: prepare(format!("UPDATE {objects} SET waiting = ? WHERE {key}")).await?,

@@ -26,8 +26,8 @@ impl Inspect for SqliteStore {
             let sql =
                 format!("SELECT {HEAD_COLUMNS}, state FROM head WHERE tenant = ?1 AND source = ?2 AND object = ?3");
             let read = |row: &Row<'_>| {
-                let state: Option<Vec<u8>> = row.get(12)?;
-                let state = state.map(|s| State::decode(&s)).transpose().map_err(|e| conversion(12, e.to_string()))?;
+                let state: Option<Vec<u8>> = row.get("state")?;
+                let state = state.map(|s| State::decode(&s)).transpose().map_err(|e| conversion(14, e.to_string()))?;
                 Ok(ObjectState { key: key.clone(), head: read_head(row)?, state })
             };
             let values = params![key.tenant, key.source, key.object];
