@@ -10,6 +10,8 @@ mod broker;
 mod check;
 #[path = "sim/faults.rs"]
 mod faults;
+#[path = "sim/moved.rs"]
+mod moved;
 #[path = "sim/neighbours.rs"]
 mod neighbours;
 #[path = "sim/plan.rs"]
@@ -35,7 +37,7 @@ use seriatim_processor::store::sqlite::SqliteStore;
 use world::{History, SINKS};
 
 /// Histories of each run of the tests, and those of a store that takes its own time.
-const SEEDS: u64 = 200;
+const SEEDS: u64 = 2000;
 const SEEDS_ON_SQLITE: u64 = 20;
 /// Tries to make a history smaller.
 const SMALLER_MAX: usize = 400;

@@ -1,7 +1,7 @@
 //! A log with partitions and a group, as Kafka's: who owns what may change at any time, and who owned it before may not
 //! know yet. What was appended is there for good.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use seriatim_processor::budget::Budget;
 use seriatim_processor::error::LogError;
 use seriatim_processor::inspect::{Extent, InspectLog, RawEntry};
 use seriatim_processor::log::{Floors, Log, LogEntry, LogEvent, LogIdentity};
-use seriatim_schemas::key::{ObjectKey, bucket_of};
+use seriatim_schemas::key::{ObjectKey, RecordKey, bucket_of};
 use seriatim_schemas::record::{Record, RecordKind, encode};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -44,6 +44,12 @@ struct State {
     partitions: Partitions,
     /// All of them, as they were appended.
     all: Vec<Record>,
+    /// Partitions that hold records of an object.
+    homes: BTreeMap<ObjectKey, BTreeSet<i32>>,
+    /// Of the time before the last growth, and until when some go by that.
+    count_before: usize,
+    counts: BTreeSet<u32>,
+    heard_at: Option<Instant>,
     owners: BTreeMap<i32, usize>,
     /// Owners that know it.
     active: BTreeMap<i32, usize>,
@@ -81,6 +87,23 @@ impl Broker {
         self.state().partitions.iter().map(|p| p.len() as i64).collect()
     }
 
+    /// More partitions; some of those who append go by the old count until they hear of it.
+    pub fn grow(&self, by: usize, heard_at: Instant) {
+        let mut state = self.state();
+        let count = state.partitions.len();
+        state.partitions.resize(count + by, Vec::new());
+        (state.count_before, state.heard_at) = (count, Some(heard_at));
+        state.counts.extend([count as u32, (count + by) as u32]);
+    }
+
+    /// Objects with records in one partition that belonged into another for a while: two owners know of them.
+    pub fn moved(&self) -> BTreeSet<ObjectKey> {
+        let state = self.state();
+        let is_elsewhere = |key: &ObjectKey, p: &i32| state.counts.iter().any(|count| key.bucket(*count) as i32 != *p);
+        let is_moved = |(key, homes): &(&ObjectKey, &BTreeSet<i32>)| homes.iter().any(|p| is_elsewhere(key, p));
+        state.homes.iter().filter(is_moved).map(|(key, _)| key.clone()).collect()
+    }
+
     pub fn set_away(&self, until: Instant) {
         self.state().away_until = Some(until);
     }
@@ -116,10 +139,12 @@ impl Broker {
         due.into_iter().for_each(|partition| state.hand_over(partition));
     }
 
-    /// The owner of an object's partition, which began after all owners before it had lost it.
-    pub fn owner(&self, key: &ObjectKey) -> Option<usize> {
+    /// Whether a member owns a partition of an object, and began after all owners before it had lost it.
+    pub fn owns(&self, member: usize, key: &ObjectKey) -> bool {
         let state = self.state();
-        state.active.get(&(key.bucket(state.partitions.len() as u32) as i32)).copied()
+        let home = key.bucket(state.partitions.len() as u32) as i32;
+        let mut homes = state.homes.get(key).into_iter().flatten().chain([&home]);
+        homes.any(|partition| state.active.get(partition) == Some(&member))
     }
 
     /// Whether a partition has no owner, and gets none.
@@ -136,7 +161,12 @@ impl State {
         // Received one after the other, by the clock of an edge.
         let recorded = Timestamp::from_millisecond(BEGIN_MS + self.all.len() as i64).expect("a time of this century");
         let record = Record { recorded, ..record };
-        let partition = bucket_of(record.key.to_string().as_bytes(), self.partitions.len() as u32) as usize;
+        let is_unheard = self.heard_at.is_some_and(|at| Instant::now() < at) && self.all.len().is_multiple_of(2);
+        let count = if is_unheard { self.count_before } else { self.partitions.len() };
+        let partition = bucket_of(record.key.to_string().as_bytes(), count as u32) as usize;
+        if let RecordKey::Object(key) = &record.key {
+            self.homes.entry(key.clone()).or_default().insert(partition as i32);
+        }
         self.partitions[partition].push(record.clone());
         self.all.push(record);
     }

@@ -4,20 +4,22 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use seriatim_processor::inspect::Inspect;
+use seriatim_processor::inspect::{Inspect, ObjectState};
 use seriatim_processor::store::Store;
 use seriatim_schemas::id::RecordId;
 use seriatim_schemas::key::ObjectKey;
+use seriatim_schemas::key::RecordKey;
 use seriatim_schemas::outcome::Outcome;
 use seriatim_schemas::record::{Record, RecordKind};
-use seriatim_schemas::row::parse_refused_row;
+use seriatim_schemas::row::{DeadLetter, parse_refused_row};
 
+use super::moved;
 use super::receiver::{Received, Receiver};
 use super::traffic::{Fold, Newest, SOURCE, Walk};
 use super::world::SINKS;
 
 /// What each record did, by the ledger.
-type Outcomes = BTreeMap<RecordId, Outcome>;
+pub type Outcomes = BTreeMap<RecordId, Outcome>;
 
 /// Says what is not as promised.
 macro_rules! ensure {
@@ -27,6 +29,7 @@ macro_rules! ensure {
         }
     };
 }
+pub(crate) use ensure;
 
 /// `walk`: what must come of the log.
 pub async fn check<S: Store + Inspect>(
@@ -35,19 +38,30 @@ pub async fn check<S: Store + Inspect>(
     tenant: &str,
     receivers: &[Arc<Receiver>],
 ) -> Result<(), String> {
-    for (key, fold) in &walk.objects {
-        object(key, fold, walk, store).await?;
-    }
     let outcomes = ledger(walk, store).await?;
+    let mut applied = BTreeMap::new();
+    for (key, fold) in &walk.objects {
+        let of = match walk.moved.contains(key) {
+            true => moved::object(key, walk, &outcomes, store).await?,
+            false => object(key, fold, walk, store).await?,
+        };
+        applied.insert(key.clone(), of);
+    }
     let refused = dead(walk, &outcomes, store, tenant).await?;
     for (sink, receiver) in SINKS.iter().zip(receivers) {
-        effects(walk, sink, receiver, &refused)?;
+        effects(walk, &applied, sink, receiver, &refused)?;
     }
     Ok(())
 }
 
 /// Each applied event once, in order of its object's revs, under one key and rev; what may be a repeat says so.
-fn effects(walk: &Walk, sink: &str, receiver: &Receiver, refused: &HashSet<String>) -> Result<(), String> {
+fn effects(
+    walk: &Walk,
+    applied: &BTreeMap<ObjectKey, Vec<String>>,
+    sink: &str,
+    receiver: &Receiver,
+    refused: &HashSet<String>,
+) -> Result<(), String> {
     let mut first: BTreeMap<_, Vec<String>> = BTreeMap::new();
     let (mut revs, mut by_owner) = (HashMap::new(), HashSet::new());
     let (mut taken, mut unmarked) = (HashSet::new(), HashSet::new());
@@ -69,9 +83,11 @@ fn effects(walk: &Walk, sink: &str, receiver: &Receiver, refused: &HashSet<Strin
         }
         if let Some(rev) = earlier {
             ensure!(rev == effect.rev, "{sink}: {key} has two revs: {rev} and {}", effect.rev);
-            // Whoever slept and lost the partition may send what it had begun: then nobody knows who was first.
+            // Whoever slept and lost the partition may send what it had begun, and two owners what waits of an object
+            // in two partitions: then nobody knows who was first.
+            let is_known = !received.is_late && !walk.moved.contains(&*effect.key);
             ensure!(
-                effect.resent || received.is_late || !was_sent,
+                effect.resent || !is_known || !was_sent,
                 "{sink}: {key} was sent before, and does not say so: {}",
                 sends(receiver, &key)
             );
@@ -91,10 +107,10 @@ fn effects(walk: &Walk, sink: &str, receiver: &Receiver, refused: &HashSet<Strin
             sent.event_type == record.event_type && sent.version == record.version && sent.value == record.value;
         ensure!(is_same && effect.outcome == Outcome::Applied, "{sink}: {key} is not what was acknowledged");
     }
-    for (key, fold) in &walk.objects {
+    for (key, applied) in applied {
         let sent = first.remove(key).unwrap_or_default();
-        ensure!(sent == fold.applied, "{sink}: {key} was sent {sent:?}, not {:?}", fold.applied);
-        let lost = fold.applied.iter().find(|id| !taken.contains(*id) && !refused.contains(&format!("{sink} {id}")));
+        ensure!(sent == *applied, "{sink}: {key} was sent {sent:?}, not {applied:?}");
+        let lost = applied.iter().find(|id| !taken.contains(*id) && !refused.contains(&format!("{sink} {id}")));
         ensure!(lost.is_none(), "{sink}: {lost:?} of {key} was never taken, and is no dead letter");
     }
     ensure!(first.is_empty(), "{sink}: {:?} were never acknowledged", first.keys());
@@ -121,27 +137,46 @@ fn sends(receiver: &Receiver, key: &str) -> String {
     of.map(tell).collect::<Vec<_>>().join("; ")
 }
 
-async fn object<S: Store + Inspect>(key: &ObjectKey, fold: &Fold, walk: &Walk, store: &S) -> Result<(), String> {
+/// What was applied of an object, in order of the revs.
+async fn object<S: Store + Inspect>(
+    key: &ObjectKey,
+    fold: &Fold,
+    walk: &Walk,
+    store: &S,
+) -> Result<Vec<String>, String> {
     let events = store.events(key).await.expect("events answers");
     let events: Vec<_> = events.into_iter().map(|row| (row.row, row.rev)).collect();
     let expected: Vec<_> = fold.applied.iter().cloned().zip(1..).collect();
     ensure!(events == expected, "{key}: events {events:?}, not {expected:?}");
     let Some(object) = store.object(key).await.expect("object answers") else {
         ensure!(fold.applied.is_empty(), "{key} has no head");
-        return Ok(());
+        return Ok(Vec::new());
     };
     ensure!(object.head.rev == fold.applied.len() as i64, "{key}: rev {}", object.head.rev);
     ensure!(object.head.waiting.0.is_empty(), "{key} waits: {:?}", object.head.waiting);
-    let newest = object.head.snapshot.map(|snapshot| Newest {
+    let noted = fold_of(&object);
+    let newest = newest_of(object);
+    ensure!(newest == fold.newest, "{key}: state {newest:?}, not {:?}", fold.newest);
+    let deltas = walk.deltas(&fold.applied);
+    ensure!(noted == deltas, "{key}: deltas folded {noted:?}, not {deltas:?}");
+    Ok(fold.applied.clone())
+}
+
+/// The state that the store holds.
+pub fn newest_of(object: ObjectState) -> Option<Newest> {
+    let state = object.state;
+    object.head.snapshot.map(|snapshot| Newest {
         event: snapshot.event_row,
         version: snapshot.version,
         deleted: snapshot.deleted,
-        body: object.state.expect("a snapshot has a state").0,
-    });
-    ensure!(newest == fold.newest, "{key}: state {newest:?}, not {:?}", fold.newest);
-    let noted = object.head.fold.map(|noted| String::from_utf8(noted.to_vec()).expect("text")).unwrap_or_default();
-    ensure!(noted == walk.deltas(fold), "{key}: deltas folded {noted:?}, not {:?}", walk.deltas(fold));
-    Ok(())
+        body: state.expect("a snapshot has a state").0,
+    })
+}
+
+/// What the reducer has made of an object.
+pub fn fold_of(object: &ObjectState) -> String {
+    let fold = object.head.fold.clone().unwrap_or_default();
+    String::from_utf8(fold.to_vec()).expect("text")
 }
 
 /// Each record has one arrival, which says what it did.
@@ -162,7 +197,8 @@ async fn ledger<S: Store + Inspect>(walk: &Walk, store: &S) -> Result<Outcomes, 
         // What the store refuses is decided anew when it is read again: it may be old by then, or have no twin any more.
         let is_undone = |outcome| does_nothing(outcome) || outcome == Outcome::Dead;
         let is_poison = walk.poison.contains(&record.event_id) && is_undone(expected) && is_undone(found);
-        let is_same = expected == found || is_repeat || is_poison;
+        let is_moved = matches!(&record.key, RecordKey::Object(key) if walk.moved.contains(key));
+        let is_same = expected == found || is_repeat || is_poison || is_moved;
         ensure!(is_same, "{} of {}: {found}, not {expected}", record.event_id, record.key);
     }
     ensure!(outcomes.len() == walk.records.len(), "{} records have {} arrivals", walk.records.len(), outcomes.len());
@@ -177,7 +213,9 @@ async fn dead<S: Store + Inspect>(
     tenant: &str,
 ) -> Result<HashSet<String>, String> {
     let letters = store.dead(Some(tenant), Some(SOURCE)).await.expect("dead answers");
-    let mut dead: HashSet<_> = letters.iter().filter(|l| l.cause != "refused").map(|l| l.event_row.clone()).collect();
+    let is_moved = |letter: &DeadLetter| walk.moved.contains(&ObjectKey::new(tenant, SOURCE, &letter.object));
+    let mut dead: HashSet<_> =
+        letters.iter().filter(|l| l.cause != "refused" && !is_moved(l)).map(|l| l.event_row.clone()).collect();
     let may_be_dead = |record: &&Record| walk.outcomes[&record.id] == Outcome::Dead && record.kind == RecordKind::Event;
     for record in walk.records.iter().filter(may_be_dead) {
         dead.remove(&record.event_row());

@@ -29,6 +29,8 @@ pub struct Plan {
     /// Share of the calls that fail.
     pub rate: f64,
     pub incidents: Vec<(u64, Incident)>,
+    /// At the end all rows expire, and every snapshot comes once more.
+    pub outlives: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,6 +78,13 @@ pub enum Incident {
     },
     /// How far partitions are done is forgotten, and all begin anew.
     FloorsLost,
+    /// The log gets partitions; whoever appends hears of it late.
+    Grows {
+        by: usize,
+        late: u64,
+    },
+    /// An operator redrives what is parked.
+    Redrive,
 }
 
 impl Incident {
@@ -98,7 +107,10 @@ impl Plan {
         let all = Fault::all();
         let faults = all.iter().filter(|_| rng.random_bool(0.5)).copied().collect();
         let rate = *[0.0, 0.02, 0.1, 0.3].choose(rng).expect("there are some");
-        let count = rng.random_range(0..8);
+        // A storm: few objects, and much that befalls them.
+        let is_storm = rng.random_bool(0.1);
+        let objects = if is_storm { objects.min(2) } else { objects };
+        let count = if is_storm { rng.random_range(8..20) } else { rng.random_range(0..8) };
         let mut incidents: Vec<_> =
             (0..count).map(|_| (rng.random_range(0..lasts), incident(rng, processes, sinks, objects))).collect();
         incidents.sort_by_key(|(at, _)| *at);
@@ -116,6 +128,7 @@ impl Plan {
             faults,
             rate,
             incidents,
+            outlives: rng.random_bool(0.2),
         }
     }
 
@@ -145,6 +158,9 @@ impl Plan {
         if self.poisoned > 0 {
             out.push(Self { poisoned: 0, ..self.clone() });
         }
+        if self.outlives {
+            out.push(Self { outlives: false, ..self.clone() });
+        }
         if self.processes > 1 {
             let mut plan = Self { processes: self.processes - 1, ..self.clone() };
             plan.incidents.retain(|(_, incident)| incident.process().is_none_or(|process| process < plan.processes));
@@ -157,7 +173,7 @@ impl Plan {
 fn incident(rng: &mut SmallRng, processes: usize, sinks: usize, objects: usize) -> Incident {
     let (process, sink) = (rng.random_range(0..processes), rng.random_range(0..sinks));
     let time = rng.random_range(5..3000);
-    match rng.random_range(0..13) {
+    match rng.random_range(0..15) {
         0 | 1 => Incident::Crash { process },
         2 | 3 => Incident::Freeze { process, time },
         4 => Incident::Stop { process },
@@ -168,6 +184,8 @@ fn incident(rng: &mut SmallRng, processes: usize, sinks: usize, objects: usize) 
         9 => Incident::SinkHangs { sink, time },
         10 => Incident::SinkRefuses { sink, object: rng.random_range(0..objects), time },
         11 => Incident::ClockJump { process, by: rng.random_range(-100_000..100_000) },
+        12 => Incident::Grows { by: rng.random_range(1..4), late: time / 2 },
+        13 => Incident::Redrive,
         _ => Incident::FloorsLost,
     }
 }

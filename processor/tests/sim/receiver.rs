@@ -90,7 +90,7 @@ impl Sink for SimulatedSink {
 
 impl SimulatedSink {
     fn note(&self, effects: &[Effect], is_refused: bool) {
-        let is_late = |effect: &Effect| self.broker.owner(&effect.key) != Some(self.process.number);
+        let is_late = |effect: &Effect| !self.broker.owns(self.process.number, &effect.key);
         let received = |effect: &Effect| Received {
             effect: effect.clone(),
             is_refused,

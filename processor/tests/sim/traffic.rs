@@ -91,7 +91,7 @@ impl Sequence {
 }
 
 impl Newest {
-    fn of(record: &Record) -> Self {
+    pub fn of(record: &Record) -> Self {
         Self {
             event: record.event_id.clone(),
             version: record.version.clone().expect("snapshots have versions"),
@@ -119,6 +119,8 @@ pub struct Walk {
     pub records: Vec<Record>,
     pub objects: BTreeMap<ObjectKey, Fold>,
     pub outcomes: BTreeMap<RecordId, Outcome>,
+    /// Objects whose records lie in several partitions: their order is not that of the log.
+    pub moved: BTreeSet<ObjectKey>,
 }
 
 impl Traffic {
@@ -175,7 +177,7 @@ impl Traffic {
                 continue;
             }
             let current = newest.get(key);
-            let is_snapshot = record.event_type != DELTA;
+            let is_snapshot = is_snapshot(record);
             let is_newer = current.is_none_or(|current| place(record) > place(current));
             let outcome = if fold.applied.contains(&record.event_id) {
                 Outcome::Duplicate
@@ -255,9 +257,23 @@ impl Walk {
     }
 
     /// The deltas among what was applied, a line each.
-    pub fn deltas(&self, fold: &Fold) -> String {
-        let is_delta = |id: &&String| [DELTA, NUMBERED].contains(&self.of(id).event_type.as_str());
-        fold.applied.iter().filter(is_delta).map(|id| format!("{id}\n")).collect()
+    pub fn deltas(&self, applied: &[String]) -> String {
+        let is_delta = |id: &&String| !is_snapshot(self.of(id));
+        applied.iter().filter(is_delta).map(|id| format!("{id}\n")).collect()
+    }
+
+    /// The decidable snapshots that the store takes, each event once.
+    pub fn snapshots(&self) -> Vec<&Record> {
+        let mut seen = BTreeSet::new();
+        let all = self.records.iter().filter(|r| r.kind == RecordKind::Event && is_snapshot(r) && !is_undecidable(r));
+        all.filter(|r| !self.poison.contains(&r.event_id) && seen.insert(&r.event_id)).collect()
+    }
+
+    /// Each event of an object that is no act, with a record of it.
+    pub fn events(&self, key: &ObjectKey) -> BTreeMap<&str, &Record> {
+        let of = self.records.iter().filter(|r| r.kind == RecordKind::Event);
+        let of = of.filter(|r| matches!(&r.key, RecordKey::Object(of) if of == key));
+        of.map(|record| (record.event_id.as_str(), record)).collect()
     }
 
     pub fn has_twin(&self, record: &Record) -> bool {
@@ -266,17 +282,27 @@ impl Walk {
     }
 }
 
+pub fn is_snapshot(record: &Record) -> bool {
+    ![DELTA, NUMBERED].contains(&record.event_type.as_str())
+}
+
+/// The number of a numbered delta.
+pub fn number(record: &Record) -> Option<u64> {
+    let version = record.version.as_ref().filter(|_| record.event_type == NUMBERED)?;
+    version.parse().ok()
+}
+
 /// One change that was sent under two ids.
 fn is_twin(one: &Record, other: &Record) -> bool {
     one.event_type == other.event_type && one.version == other.version && one.value == other.value
 }
 
-fn is_undecidable(record: &Record) -> bool {
+pub fn is_undecidable(record: &Record) -> bool {
     record.event_type != DELTA && record.version.as_deref().is_some_and(|v| v.parse::<u64>().is_err())
 }
 
 /// Where a snapshot stands in its object's order: version, then rank, then id.
-fn place(record: &Record) -> (u64, u8, String) {
+pub fn place(record: &Record) -> (u64, u8, String) {
     let version = record.version.as_ref().and_then(|v| v.parse().ok()).unwrap_or_default();
     let rank = match record.event_type.as_str() {
         "created" => 0,

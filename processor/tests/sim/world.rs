@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
+use bytes::Bytes;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use seriatim_processor::config::ProcessorConfig;
@@ -17,9 +18,10 @@ use seriatim_processor::run::Processor;
 use seriatim_processor::sink::{NamedSink, SinkPolicy};
 use seriatim_processor::store::{GroupBounds, Store};
 use seriatim_schemas::control::{Control, ControlAct};
-use seriatim_schemas::key::RecordKey;
+use seriatim_schemas::id::RecordId;
+use seriatim_schemas::key::{ObjectKey, RecordKey};
 use seriatim_schemas::record::Record;
-use seriatim_schemas::row::WaitingSink;
+use seriatim_schemas::row::{Snapshot, State, WaitingSink};
 use seriatim_schemas::sequence::GAP;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -32,7 +34,7 @@ use super::plan::{Incident, Plan};
 use super::process::{Pace, Process, Trace};
 use super::receiver::{Mood, Receiver, SimulatedSink};
 use super::store::{SimulatedStore, StoreWorld};
-use super::traffic::{Traffic, source};
+use super::traffic::{Traffic, Walk, source};
 
 pub const SINKS: [&str; 2] = ["ledger", "mirror"];
 
@@ -46,6 +48,9 @@ const SETTLED_WITHIN: Duration = Duration::from_secs(300);
 thread_local! {
     static PANICS: Cell<u64> = const { Cell::new(0) };
 }
+
+/// An object without what its batches count.
+type Lasting = (ObjectKey, i64, Option<Snapshot>, Option<Bytes>, Option<State>);
 
 /// What one history came to.
 #[derive(Debug, Clone, PartialEq)]
@@ -168,6 +173,9 @@ impl<'a, S: Store + Inspect> World<'a, S> {
             }
             while let Some((_, incident)) = incidents.next_if(|(at, _)| *at <= now) {
                 self.befall(*incident);
+                if *incident == Incident::Redrive {
+                    self.redrive_parked(&self.waiting().await);
+                }
             }
             self.tick()?;
             if due.peek().is_none() && incidents.peek().is_none() {
@@ -176,13 +184,18 @@ impl<'a, S: Store + Inspect> World<'a, S> {
             tokio::time::sleep(TICK).await;
         }
         self.heal();
+        self.rest().await
+    }
+
+    /// Until all is done, and nobody runs.
+    async fn rest(&mut self) -> Result<(), String> {
         // While they stop, a record that passes a gap may be appended, and what one sends that had slept may begin to
         // wait.
         loop {
             self.settle().await?;
             self.end().await?;
-            let is_read = self.store_world.floors(self.plan.partitions) == self.broker.ends();
-            if is_read && self.waiting().await.is_empty() {
+            let ends = self.broker.ends();
+            if self.store_world.floors(ends.len()) == ends && self.waiting().await.is_empty() {
                 return Ok(());
             }
         }
@@ -226,6 +239,9 @@ impl<'a, S: Store + Inspect> World<'a, S> {
             Incident::ClockJump { process, by } => {
                 self.slots[process].running.iter().for_each(|running| running.process.jump(by));
             }
+            Incident::Grows { by, late } => self.broker.grow(by, until(late)),
+            // Done by whoever asks what waits.
+            Incident::Redrive => {}
             Incident::FloorsLost => {
                 (0..self.slots.len()).for_each(|process| self.befall(Incident::Crash { process }));
                 self.store_world.lose_floors();
@@ -356,8 +372,7 @@ impl<'a, S: Store + Inspect> World<'a, S> {
                     "{SETTLED_WITHIN:?} after all is well: floors {floors:?} of {ends:?}, waiting {waiting:?}"
                 ));
             }
-            let parked = waiting.iter().filter(|w| w.is_parked && w.sink != GAP);
-            parked.for_each(|waiting| self.redrive(waiting));
+            self.redrive_parked(&waiting);
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
     }
@@ -368,6 +383,11 @@ impl<'a, S: Store + Inspect> World<'a, S> {
             all.extend(self.store.waiting(bucket).await.expect("waiting answers"));
         }
         all
+    }
+
+    fn redrive_parked(&self, waiting: &[WaitingSink]) {
+        let parked = waiting.iter().filter(|w| w.is_parked && w.sink != GAP);
+        parked.for_each(|waiting| self.redrive(waiting));
     }
 
     /// As an operator does.
@@ -393,9 +413,33 @@ impl<'a, S: Store + Inspect> World<'a, S> {
         Ok(())
     }
 
-    async fn check(&self) -> Result<(), String> {
-        let walk = self.traffic.walk(self.broker.log());
-        check(&walk, self.store.as_ref(), &self.traffic.tenant, &self.receivers).await
+    async fn check(&mut self) -> Result<(), String> {
+        let walk = Walk { moved: self.broker.moved(), ..self.traffic.walk(self.broker.log()) };
+        check(&walk, self.store.as_ref(), &self.traffic.tenant, &self.receivers).await?;
+        if self.plan.outlives { self.outlive(&walk).await } else { Ok(()) }
+    }
+
+    /// When nothing is remembered of its events, an object's state is as it was, whatever comes again.
+    async fn outlive(&mut self, walk: &Walk) -> Result<(), String> {
+        self.store.expire(i64::MAX).await.expect("expire answers");
+        let before = self.all_there_is(walk).await;
+        for record in walk.snapshots() {
+            let id = RecordId { request: Uuid::from_u128(u128::MAX - self.broker.log().len() as u128), item: 0 };
+            self.broker.append(Record { id, ..record.clone() });
+        }
+        self.rest().await?;
+        let after = self.all_there_is(walk).await;
+        if before == after { Ok(()) } else { Err(format!("after all rows expired: {after:?}, not {before:?}")) }
+    }
+
+    /// Objects as far as they last, and how much was received.
+    async fn all_there_is(&self, walk: &Walk) -> (Vec<Lasting>, Vec<usize>) {
+        let mut objects = Vec::new();
+        for key in walk.objects.keys() {
+            let found = self.store.object(key).await.expect("object answers");
+            objects.extend(found.map(|o| (o.key, o.head.rev, o.head.snapshot, o.head.fold, o.state)));
+        }
+        (objects, self.receivers.iter().map(|receiver| receiver.received().len()).collect())
     }
 }
 
