@@ -18,6 +18,8 @@ pub enum Fault {
     CommitUnknownNotApplied,
     /// The batch is seen, and ended, by the next serial read or commit of its bucket, and by no plain read.
     CommitUnknownUnfinished,
+    /// The batch comes to the store later, whatever was read and committed meanwhile.
+    CommitUnknownLate,
     CommitRefusedSpuriously,
     RecordUnavailable,
     RecordUnknownWritten,
@@ -37,13 +39,14 @@ pub enum Fault {
 }
 
 impl Fault {
-    pub const OF_STORE: [Self; 11] = [
+    pub const OF_STORE: [Self; 12] = [
         Self::ReadUnavailable,
         Self::ArrivedUnavailable,
         Self::CommitUnavailable,
         Self::CommitUnknownApplied,
         Self::CommitUnknownNotApplied,
         Self::CommitUnknownUnfinished,
+        Self::CommitUnknownLate,
         Self::CommitRefusedSpuriously,
         Self::RecordUnavailable,
         Self::RecordUnknownWritten,

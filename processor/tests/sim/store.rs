@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use seriatim_processor::decide::View;
@@ -17,6 +18,9 @@ use tokio::time::Instant;
 
 use super::faults::{Fault, Faults, lock};
 use super::process::Process;
+
+/// How late a batch may come to the store, in milliseconds.
+const LATE_MAX_MS: usize = 2000;
 
 /// What outlives a processor.
 #[derive(Default)]
@@ -41,6 +45,15 @@ impl StoreWorld {
         lock(&self.floors).clear();
     }
 
+    /// Ends the batches of a bucket that are under way.
+    async fn finish(&self, inner: &impl Store, bucket: u32) -> Result<(), StoreError> {
+        let batches = lock(&self.unfinished).remove(&bucket).unwrap_or_default();
+        for batch in batches {
+            inner.commit(bucket, &batch).await?;
+        }
+        Ok(())
+    }
+
     /// How far each partition is done.
     pub fn floors(&self, partitions: usize) -> Vec<i64> {
         let floors = lock(&self.floors);
@@ -62,11 +75,7 @@ pub struct SimulatedStore<S> {
 
 impl<S: Store> SimulatedStore<S> {
     async fn finish(&self, bucket: u32) -> Result<(), StoreError> {
-        let batches = lock(&self.world.unfinished).remove(&bucket).unwrap_or_default();
-        for batch in batches {
-            self.inner.commit(bucket, &batch).await?;
-        }
-        Ok(())
+        self.world.finish(self.inner.as_ref(), bucket).await
     }
 
     /// Does `call` between two steps, unless a fault of `before` strikes.
@@ -97,6 +106,10 @@ impl<S: Store> SimulatedStore<S> {
             Some(lost @ Fault::CommitUnknownNotApplied) => return unknown(lost),
             _ => {}
         }
+        if let Some(late @ Fault::CommitUnknownLate) = fault {
+            self.commit_late(bucket, batches.to_vec());
+            return unknown(late);
+        }
         self.finish(bucket).await?;
         if let Some(unfinished @ Fault::CommitUnknownUnfinished) = fault {
             lock(&self.world.unfinished).entry(bucket).or_default().push(batches.to_vec());
@@ -104,6 +117,18 @@ impl<S: Store> SimulatedStore<S> {
         }
         let committed = self.inner.commit(bucket, batches).await?;
         fault.map_or(Ok(committed), unknown)
+    }
+
+    /// Whoever sent it may be dead by then.
+    fn commit_late(&self, bucket: u32, batches: Vec<ObjectBatch>) {
+        let (inner, world) = (self.inner.clone(), self.world.clone());
+        let after = Duration::from_millis(self.process.random(1..LATE_MAX_MS) as u64);
+        tokio::spawn(async move {
+            tokio::time::sleep(after).await;
+            if world.finish(inner.as_ref(), bucket).await.is_ok() {
+                let _ = inner.commit(bucket, &batches).await;
+            }
+        });
     }
 }
 
@@ -141,6 +166,7 @@ impl<S: Store> Store for SimulatedStore<S> {
             Fault::CommitUnknownApplied,
             Fault::CommitUnknownNotApplied,
             Fault::CommitUnknownUnfinished,
+            Fault::CommitUnknownLate,
             Fault::CommitRefusedSpuriously,
         ]);
         let fault = if self.world.is_away() { Some(Fault::CommitUnavailable) } else { fault };
