@@ -16,6 +16,7 @@ use uuid::Uuid;
 
 use crate::decide::View;
 use crate::error::StoreError;
+use crate::mutant::{self, Mutant};
 use crate::settle::{Backoff, GivenUp, Settler};
 use crate::sink::Effect;
 use crate::store::{Beside, Committed, Freshness, ObjectBatch, ObjectQuery, SideKey, SideRow};
@@ -78,7 +79,11 @@ pub enum Standing {
 /// Puts the effect of `rev` behind what waits: true where it gets a row, false where the log must do, since there are
 /// `max` rows.
 pub fn put_behind(waiting: &mut WaitingFor, max: u64, rev: i64) -> bool {
-    if waiting.queued >= max || waiting.overflow.is_some_and(|(from, _)| rev >= from) {
+    let is_behind = |(from, _)| rev >= from && !mutant::is(Mutant::RowsBehindOverflow);
+    if waiting.queued >= max || waiting.overflow.is_some_and(is_behind) {
+        if mutant::is(Mutant::OverflowForgotten) {
+            return false;
+        }
         waiting.overflow = Some(waiting.overflow.map_or((rev, rev), |(from, to)| (from.min(rev), to.max(rev))));
         return false;
     }
@@ -119,6 +124,7 @@ impl Acting<'_> {
             self.settler.metrics.rounds.inc();
             match self.settler.store.commit(bucket, &batches).await {
                 Ok(Committed::Applied) => return Ok(standings),
+                Ok(Committed::Refused) if mutant::is(Mutant::RefusedIsPut) => return Ok(standings),
                 Ok(Committed::Refused) => {
                     self.settler.metrics.refusals.inc();
                     freshness = Freshness::Serial;
@@ -287,7 +293,7 @@ impl<'a> Change<'a> {
             waiting.overflow = (done < to).then_some((done + 1, to));
         }
         waiting.queued = waiting.queued.saturating_sub(revs.len() as u64);
-        let has_rows = left.iter().any(|rev| !revs.contains(rev));
+        let has_rows = left.iter().any(|rev| !revs.contains(rev)) && !mutant::is(Mutant::MarkGoneTooSoon);
         if !has_rows {
             waiting.queued = 0;
         }
@@ -327,7 +333,7 @@ impl<'a> Change<'a> {
         if !self.beside.changes_waiting {
             return None;
         }
-        self.head.turn += 1;
+        self.head.turn += i64::from(!mutant::is(Mutant::ActsRaiseNoTurn));
         Some(ObjectBatch {
             key: self.key.clone(),
             turn: Some(before.turn),

@@ -15,6 +15,7 @@ use seriatim_schemas::row::State;
 use seriatim_schemas::source::Source;
 use seriatim_schemas::version::OrderKey;
 
+use crate::mutant::{self, Mutant};
 use crate::sequence::{numbered, pass};
 use crate::sink::fetch::sink_name;
 use crate::sink::{Effect, NamedSink};
@@ -227,7 +228,7 @@ fn meaning(declaration: &Declaration, record: &Record, event_row: &str) -> Meani
         );
         return dead("future", detail);
     }
-    let tie = if declaration.tie() == Tie::EventId { event_row } else { "" };
+    let tie = if declaration.tie() == Tie::EventId && !mutant::is(Mutant::TieByLog) { event_row } else { "" };
     Meaning::Snapshot {
         order_key: version.order_key(declaration.rank(&record.event_type), tie),
         tombstone: declaration.is_tombstone(&record.event_type),

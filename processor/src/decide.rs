@@ -13,6 +13,7 @@ use seriatim_schemas::version::OrderKey;
 use uuid::Uuid;
 
 use crate::candidate::{Candidate, Cause, Meaning};
+use crate::mutant::{self, Mutant};
 use crate::reduce::{Delta, Reduce};
 
 pub mod sequence;
@@ -122,7 +123,7 @@ pub fn decide(
         .enumerate()
         .map(|(index, candidate)| match view.rows.get(&candidate.event_row) {
             Some(row) if !object.backlog.is_unfinished => on_stored_row(row, candidate, view, attempt),
-            _ if object.has_more(attempt, now_ms) => object.later(),
+            _ if object.has_more(attempt, now_ms) && !mutant::is(Mutant::ReleaseIsPassed) => object.later(),
             _ => object.on_candidate(index, candidate, attempt, now_ms),
         })
         .collect();
@@ -132,7 +133,7 @@ pub fn decide(
     let is_changed = !object.rows.is_empty() || object.state_from.is_some() || changes_sequence;
     let head = is_changed.then(|| Head {
         rev: object.rev,
-        turn: view.head.as_ref().map_or(0, |h| h.turn) + 1,
+        turn: view.head.as_ref().map_or(0, |h| h.turn) + i64::from(!mutant::is(Mutant::TurnNotRaised)),
         snapshot: object.snapshot.clone(),
         fold: object.fold.clone(),
         sequence,
@@ -156,13 +157,13 @@ fn on_stored_row(row: &EventRow, candidate: &Candidate, view: &View, attempt: Uu
     let has_arrived = view.arrived.contains(&candidate.record);
     if candidate.meaning == Meaning::ResetVersion {
         if has_arrived { Verdict::Done } else { Verdict::Acted }
-    } else if row.record != candidate.record {
+    } else if row.record != candidate.record && !mutant::is(Mutant::DuplicateSentAgain) {
         Verdict::Duplicate
     } else if row.attempt == attempt && row.outcome == Outcome::Stale {
         Verdict::Deliver { rev: row.rev }
     } else if row.attempt == attempt {
         Verdict::Apply { rev: row.rev }
-    } else if has_arrived {
+    } else if has_arrived || mutant::is(Mutant::OwnRowIsDone) {
         Verdict::Done
     } else {
         Verdict::Resend { rev: row.rev, outcome: row.outcome }
@@ -191,7 +192,8 @@ struct Object<'a> {
 
 impl Object<'_> {
     fn on_candidate(&mut self, index: usize, candidate: &Candidate, attempt: Uuid, now_ms: i64) -> Verdict {
-        if let Some(row) = self.rows.iter().find(|row| row.row == candidate.event_row) {
+        let is_own = |row: &&EventRow| row.row == candidate.event_row && !mutant::is(Mutant::DuplicateInGroup);
+        if let Some(row) = self.rows.iter().find(is_own) {
             // This very record was held, by a batch whose answer was lost, and is released by this one.
             let is_own = row.record == candidate.record;
             return if is_own { Verdict::Apply { rev: row.rev } } else { Verdict::Duplicate };
@@ -261,7 +263,7 @@ impl Object<'_> {
 
     /// The rev of the new row.
     fn decide_row(&mut self, candidate: &Candidate, outcome: Outcome, attempt: Uuid, now_ms: i64) -> i64 {
-        self.rev += 1;
+        self.rev += i64::from(self.rows.is_empty() || !mutant::is(Mutant::RevPerBatch));
         self.push_row(candidate, outcome, attempt, now_ms);
         self.rev
     }
@@ -290,8 +292,10 @@ impl Object<'_> {
         let same_version = candidate.is_numbered || candidate.version.as_deref() == Some(current.version.as_str());
         let is_equal = same_version && candidate.event_type == current.event_type && candidate.digest == current.digest;
         match order_key.cmp(&current.order_key) {
-            Ordering::Greater if is_equal => Standing::EqualAbove,
-            Ordering::Less | Ordering::Equal if is_equal => Standing::Known,
+            Ordering::Greater if is_equal && !mutant::is(Mutant::EqualNotRaised) => Standing::EqualAbove,
+            _ if is_equal => Standing::Known,
+            Ordering::Less if mutant::is(Mutant::StaleApplied) => Standing::Newer,
+            Ordering::Less if mutant::is(Mutant::TombstoneLifted) && current.deleted => Standing::Newer,
             Ordering::Greater => Standing::Newer,
             Ordering::Less => Standing::Older,
             // Equal keys of different events: ties go by log order.

@@ -23,6 +23,7 @@ use crate::act::Cause;
 use crate::error::StoreError;
 use crate::group::dead_letter;
 use crate::log::{Log, parse_position};
+use crate::mutant::{self, Mutant};
 use crate::outside::jittered;
 use crate::settle::{GivenUp, Settler};
 use crate::sink::{Deliver, Effect, Emitted, Fault, NamedSink};
@@ -268,6 +269,9 @@ impl Drain<'_> {
                 return self.read_overflow(from, to).await;
             }
         }
+        if mutant::is(Mutant::WaitingReversed) {
+            found.reverse();
+        }
         let effects = found.into_iter().map(|row| self.effect(row, tried)).collect::<Result<_, _>>()?;
         Ok(Read { effects, ..Read::default() })
     }
@@ -304,7 +308,7 @@ impl Drain<'_> {
             let key = self.key.clone();
             let effect = self.settler.declarations.effect(key, record, row.outcome, row.rev, self.epoch);
             if self.sink.takes(effect.outcome, effect.mode) {
-                effects.push(Effect { resent: true, ..effect });
+                effects.push(Effect { resent: !mutant::is(Mutant::OverflowUnmarked), ..effect });
             }
         }
         let overflow = last.filter(|_| effects.is_empty());
@@ -329,7 +333,8 @@ impl Drain<'_> {
     }
 
     fn effect(&self, row: WaitingEffect, tried: i64) -> Result<Effect, StoreError> {
-        let resent = row.attempted || row.writer != self.writer || row.rev <= tried;
+        let resent =
+            row.attempted || row.writer != self.writer || (row.rev <= tried && !mutant::is(Mutant::TriedForgotten));
         let record = decode(&self.key.to_string(), &row.headers, row.value)
             .map_err(|e| StoreError::Corrupt(format!("waiting effect {} of {}: {e}", row.rev, self.key)))?;
         let effect = self.settler.declarations.effect(self.key.clone(), record, row.outcome, row.rev, self.epoch);
@@ -354,7 +359,10 @@ impl Drain<'_> {
         while !rest.is_empty() {
             let chunk = &rest[..rest.len().min(self.sink.sink.batch_max())];
             drained.tried = drained.tried.max(chunk.last().map_or(0, |e| e.rev));
-            let Emitted { taken, fault } = self.sink.emit(chunk).await;
+            let Emitted { mut taken, fault } = self.sink.emit(chunk).await;
+            if mutant::is(Mutant::RowGoneUnsent) {
+                taken = chunk.len();
+            }
             drained.revs.extend(chunk[..taken].iter().map(|e| e.rev));
             self.settler.metrics.count_sent(&self.sink.name, &chunk[..taken]);
             rest = &rest[taken..];

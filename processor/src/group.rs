@@ -20,6 +20,7 @@ use crate::act::{Act, Waits, What};
 use crate::budget::Share;
 use crate::decide::Verdict;
 use crate::log::{ForeignRecord, LogEntry};
+use crate::mutant::{self, Mutant};
 use crate::settle::{Entry, GivenUp, Lane, Pending, Settled, Settler};
 use crate::sink::{Effect, idempotency_key};
 use crate::store::{Arrival, Freshness, GroupBounds, Letter, LetterKey, ObjectQuery};
@@ -177,7 +178,7 @@ impl Place<'_> {
         let has_effect =
             |v: &Verdict| matches!(v, Verdict::Apply { .. } | Verdict::Deliver { .. } | Verdict::Resend { .. });
         let is_busy = self.busy.contains(&lane.key) || settled.verdicts.iter().any(has_effect);
-        if pending == Pending::Begins && is_busy {
+        if pending == Pending::Begins && is_busy && !mutant::is(Mutant::NotPutAside) {
             return Ok(settled);
         }
         let mut verdicts = settled.verdicts;
@@ -269,7 +270,7 @@ impl Place<'_> {
         let sent = match verdict {
             Verdict::Apply { rev } => Some((rev, Outcome::Applied, false)),
             Verdict::Deliver { rev } => Some((rev, Outcome::Stale, false)),
-            Verdict::Resend { rev, outcome } => Some((rev, outcome, true)),
+            Verdict::Resend { rev, outcome } => Some((rev, outcome, !mutant::is(Mutant::ResendUnmarked))),
             Verdict::Done | Verdict::Acted | Verdict::Duplicate | Verdict::Stale | Verdict::Dead(_) => None,
             Verdict::Hold { .. } | Verdict::Stored { .. } | Verdict::Later => None,
         };

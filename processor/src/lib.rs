@@ -15,6 +15,7 @@
 //! - [`outside`]: the clock, ids and chance, as they are handed in
 //! - [`lock`]: one process at a time on the embedded files
 //! - [`watermark`], [`budget`], [`config`], [`error`], [`metrics`]
+//! - `mutant`: deliberate breaks of all this, which the simulation must find
 
 pub mod act;
 pub mod budget;
@@ -29,6 +30,10 @@ pub mod lane;
 pub mod lock;
 pub mod log;
 pub mod metrics;
+#[cfg(feature = "mutants")]
+pub mod mutant;
+#[cfg(not(feature = "mutants"))]
+mod mutant;
 pub mod outbound;
 pub mod outside;
 pub mod partition;

@@ -32,6 +32,7 @@ use crate::group::{self, Decided, Place, Worked, entry_key};
 use crate::lane::{Lanes, Pending, Sent, Ticket};
 use crate::log::{Floors, Log, LogEntry, position};
 use crate::metrics::{OutcomeLabels, PartitionLabels};
+use crate::mutant::{self, Mutant};
 use crate::settle::{GivenUp, Settler};
 use crate::sink::NamedSink;
 use crate::store::{Arrival, Letter};
@@ -133,7 +134,11 @@ enum Done {
 impl Partition {
     pub fn new(shared: Arc<Shared>, id: i32, start: i64, stop: CancellationToken) -> Self {
         Self {
-            writer: shared.settler.outside.id(),
+            writer: if mutant::is(Mutant::WriterOfProcess) {
+                Uuid::from_u128(Arc::as_ptr(&shared) as usize as u128)
+            } else {
+                shared.settler.outside.id()
+            },
             shared,
             id,
             buckets: HashMap::new(),
@@ -184,7 +189,7 @@ impl Partition {
                     self.start_held_up();
                 }
                 _ = advance.tick() => self.advance().await,
-                _ = look.tick(), if !self.waiters.is_looking() => self.find_waiting(),
+                _ = look.tick(), if !self.waiters.is_looking() && !mutant::is(Mutant::NoLookAgain) => self.find_waiting(),
             }
             self.pass_bars().await;
         }
@@ -270,6 +275,9 @@ impl Partition {
             drop(permit);
             Done::Group { bucket: number, result }
         }));
+        if mutant::is(Mutant::GroupsTogether) {
+            self.idle(number);
+        }
     }
 
     fn start_acts(&mut self, number: u32, permit: Option<OwnedSemaphorePermit>) {
@@ -362,6 +370,9 @@ impl Partition {
         }
         for sink in targets {
             self.dispatch(sink, Pending { ticket, effect: effect.clone() }, &waiting);
+            if mutant::is(Mutant::RecordedBeforeEmit) {
+                self.settle_ticket(ticket);
+            }
         }
     }
 
@@ -455,7 +466,7 @@ fn gather_acts(
     while let Some((act, _)) = queue.front() {
         let (count, size) = act.size();
         let is_full = !acts.is_empty() && (events + count > events_max || bytes + size > bytes_max);
-        if is_full || !seen.insert((act.key.clone(), act.sink)) {
+        if is_full || (!seen.insert((act.key.clone(), act.sink)) && !mutant::is(Mutant::ActsTogether)) {
             break;
         }
         (events, bytes) = (events + count, bytes + size);

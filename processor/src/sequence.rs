@@ -31,6 +31,7 @@ use crate::decide::{Decisions, Verdict, View};
 use crate::error::StoreError;
 use crate::group::dead_letter;
 use crate::metrics::OutcomeLabels;
+use crate::mutant::{self, Mutant};
 use crate::settle::{Backoff, Entry, GivenUp, Lane, Settled, Settler, decide_lane};
 use crate::store::{Beside, Committed, Freshness, ObjectBatch, ObjectQuery, SideKey, SideRow};
 
@@ -383,7 +384,7 @@ impl Settler {
         head.run = match (writer, head.run) {
             // All that is decided here lies in the store, and what was before is out.
             (Some(_), _) => None,
-            (None, Some(run)) if run.partition == lane.partition => Some(run),
+            (None, Some(run)) if run.partition == lane.partition || mutant::is(Mutant::RunNotMoved) => Some(run),
             (None, _) => Some(Run { partition: lane.partition, after: view.head.as_ref().map_or(0, |head| head.rev) }),
         };
         if let Some(writer) = writer {
@@ -405,7 +406,7 @@ impl Settler {
         let since = |head: &Head| head.sequence.as_ref().and_then(|sequence| sequence.since_ms);
         let before = view.head.as_ref().and_then(since);
         match (since(head), &head.sequence) {
-            (Some(since_ms), Some(sequence)) if before != Some(since_ms) => {
+            (Some(since_ms), Some(sequence)) if before != Some(since_ms) && !mutant::is(Mutant::GapNotMarked) => {
                 let is_parked = self.gap_rule(key).is_some_and(|rule| rule.gap == GapRule::Park);
                 let cause = sequence.describe_gap();
                 let mark = WaitingSink { key: key.clone(), sink: GAP.to_owned(), since_ms, cause, is_parked };

@@ -22,6 +22,7 @@ use crate::decide::sequence::Release;
 use crate::decide::{Decisions, Verdict, View, decide};
 use crate::error::StoreError;
 use crate::metrics::{FoundLabels, ProcessorMetrics};
+use crate::mutant::{self, Mutant};
 use crate::outside::Outside;
 use crate::reduce::{Delta, Reducer, no_reducer, reduce};
 use crate::store::{Committed, Freshness, ObjectBatch, ObjectQuery, Store};
@@ -94,13 +95,13 @@ pub struct GivenUp;
 impl Settler {
     /// The verdicts on all entries, lane by lane, all committed.
     pub async fn settle(&self, bucket: u32, lanes: &[Lane], stop: &CancellationToken) -> Result<Vec<Settled>, GivenUp> {
-        let attempt = self.outside.id();
+        let attempt = if mutant::is(Mutant::AttemptIsConstant) { Uuid::nil() } else { self.outside.id() };
         let mut freshness = Freshness::Quorum;
         let (mut refusals, mut is_unsure) = (0, false);
         let mut backoff = Backoff::new(self);
         loop {
             let views = match self.read(bucket, lanes, freshness).await {
-                Ok(views) => views,
+                Ok(views) => mutant::with_rows_kept(views, attempt),
                 Err(error) => {
                     warn!(bucket, %error, "read failed, trying again");
                     self.metrics.store_errors.inc();
@@ -130,6 +131,15 @@ impl Settler {
             self.metrics.rounds.inc();
             match self.store.commit(bucket, &batches).await {
                 Ok(Committed::Applied) => return Ok(settled(&views, decisions)),
+                Ok(Committed::Refused) if mutant::is(Mutant::RefusedIsApplied) => {
+                    return Ok(settled(&views, decisions));
+                }
+                Err(StoreError::Unknown(_)) if mutant::is(Mutant::UnknownIsApplied) => {
+                    return Ok(settled(&views, decisions));
+                }
+                Err(StoreError::Unknown(reason)) if mutant::is(Mutant::UnknownIsRefused) => {
+                    return self.on_rejected(bucket, lanes, stop, reason).await;
+                }
                 Ok(Committed::Refused) => {
                     self.metrics.refusals.inc();
                     refusals += 1;
@@ -212,9 +222,10 @@ impl Settler {
         reason: String,
     ) -> Result<Vec<Settled>, GivenUp> {
         let [lane] = lanes else { return self.settle_one_by_one(bucket, lanes, stop).await };
-        if let [_] = lane.entries.as_slice() {
+        if lane.entries.len() == 1 || mutant::is(Mutant::DeadTogether) {
             info!(key = %lane.key, reason, "the store refuses this event for good");
-            let verdicts = vec![Verdict::Dead(Cause { cause: "store_refused", detail: reason })];
+            let verdict = Verdict::Dead(Cause { cause: "store_refused", detail: reason });
+            let verdicts = vec![verdict; lane.entries.len()];
             return Ok(vec![Settled { verdicts, ..Settled::default() }]);
         }
         let mut all = Settled::default();
@@ -247,6 +258,10 @@ impl Settler {
         };
         let queries: Vec<_> = lanes.iter().map(query).collect();
         let mut views = self.store.read(bucket, &queries, freshness).await?;
+        if mutant::is(Mutant::RowsBeforeHeads) {
+            let later = self.store.read(bucket, &queries, freshness).await?;
+            views.iter_mut().zip(later).for_each(|(view, later)| view.head = later.head);
+        }
         // Arrivals matter only for rows that are a record's own: after a crash, seldom else. They are read
         // after the rows; an arrival that is there by now proves the emit all the same.
         let own = lanes.iter().zip(&views).flat_map(|(lane, view)| {
@@ -279,6 +294,7 @@ impl Settler {
     /// expired counts as done.
     async fn is_held_up(&self, bucket: u32, lane: &Lane, view: &View) -> Result<bool, StoreError> {
         let run = view.head.as_ref().and_then(|head| head.run).filter(|run| run.partition != lane.partition);
+        let run = run.filter(|_| !mutant::is(Mutant::GateLeftOut));
         let is_decided = |entry: &Entry| view.rows.contains_key(&entry.candidate.event_row);
         let Some(run) = run.filter(|_| !lane.entries.iter().all(is_decided)) else { return Ok(false) };
         let rows = self.store.events_from(bucket, &lane.key, run.after + 1, i64::MAX as usize).await?;

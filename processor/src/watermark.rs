@@ -3,6 +3,8 @@
 
 use std::collections::BTreeSet;
 
+use crate::mutant::{self, Mutant};
+
 #[derive(Debug)]
 pub struct Watermark {
     pending: BTreeSet<i64>,
@@ -27,7 +29,8 @@ impl Watermark {
 
     /// Where a new owner must start.
     pub fn low(&self) -> i64 {
-        self.pending.first().copied().unwrap_or(self.next)
+        let first = if mutant::is(Mutant::WatermarkPastHole) { self.pending.last() } else { self.pending.first() };
+        first.copied().filter(|_| !mutant::is(Mutant::FloorAhead)).unwrap_or(self.next)
     }
 }
 

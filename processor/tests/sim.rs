@@ -2,7 +2,8 @@
 //! clock and ids. One seed is one history; whatever fails in it, and whoever dies, sleeps or is told late, what was
 //! promised holds at its end.
 //!
-//! `SERIATIM_SEED=..` takes one history again; `SERIATIM_TEST_SEEDS=..` says how many new ones there are.
+//! `SERIATIM_SEED=..` takes one history again; `SERIATIM_TEST_SEEDS=..` says how many new ones there are. With the
+//! feature `mutants` the protocol is broken in every way that [`seriatim_processor::mutant`] knows, and each is found.
 
 #[path = "sim/broker.rs"]
 mod broker;
@@ -12,6 +13,9 @@ mod check;
 mod faults;
 #[path = "sim/moved.rs"]
 mod moved;
+#[cfg(feature = "mutants")]
+#[path = "sim/mutants.rs"]
+mod mutants;
 #[path = "sim/neighbours.rs"]
 mod neighbours;
 #[path = "sim/plan.rs"]

@@ -16,6 +16,7 @@ use uuid::Uuid;
 
 use super::{Object, Verdict};
 use crate::candidate::{Candidate, Cause};
+use crate::mutant::{self, Mutant};
 use crate::reduce::Delta;
 
 /// Most events that one object holds.
@@ -103,6 +104,9 @@ impl Object<'_> {
         if sequence.held.is_empty() {
             sequence.next = sequence.next.or(start);
         }
+        if mutant::is(Mutant::GapIgnored) {
+            sequence.pass_to(number);
+        }
         match sequence.place(number) {
             Place::Next if self.release == Release::Later && sequence.held.has(number + 1) => self.later(),
             Place::Next => {
@@ -130,13 +134,17 @@ impl Object<'_> {
                 self.newly_held.insert(number, candidate.clone());
                 Verdict::Hold { detail }
             }
-            Place::Passed => dead("passed", format!("number {number} was passed before its event came")),
-            Place::Behind => match self.numbers.get(&number).or_else(|| self.view.sequence.behind.get(&number)) {
-                Some(seen) if seen.event_row != candidate.event_row && seen.digest != candidate.digest => {
-                    taken(number, &seen.event_row)
+            Place::Passed if !mutant::is(Mutant::PassedIsDuplicate) => {
+                dead("passed", format!("number {number} was passed before its event came"))
+            }
+            Place::Behind | Place::Passed => {
+                match self.numbers.get(&number).or_else(|| self.view.sequence.behind.get(&number)) {
+                    Some(seen) if seen.event_row != candidate.event_row && seen.digest != candidate.digest => {
+                        taken(number, &seen.event_row)
+                    }
+                    Some(_) | None => Verdict::Duplicate,
                 }
-                Some(_) | None => Verdict::Duplicate,
-            },
+            }
         }
     }
 
@@ -166,7 +174,7 @@ impl Object<'_> {
             if lowest.is_some() && self.release == Release::Later {
                 return self.later();
             }
-            sequence.pass_to(lowest.unwrap_or(to));
+            sequence.pass_to(lowest.unwrap_or(to) + u64::from(mutant::is(Mutant::PassedTooFar)));
             self.sequence = Some(sequence);
             self.release(attempt, now_ms);
             if self.backlog.is_unfinished {

@@ -10,6 +10,7 @@ use super::{Done, Partition};
 use crate::act::{Act, Standing, Waits, What};
 use crate::drain::{Waiter, refused_letter};
 use crate::lane::{self, Pending, Sent, Ticket};
+use crate::mutant::{self, Mutant};
 use crate::sink::{Effect, Fault, NamedSink};
 
 impl Partition {
@@ -18,7 +19,9 @@ impl Partition {
         let sink = self.shared.sinks()[index].clone();
         sink.add_pending(pending.effect.value().len());
         let waiter: Waiter = (pending.effect.key.clone(), index);
-        let must_wait = waiting.has(&sink.name) || self.waiters.has(&waiter);
+        let must_wait =
+            (waiting.has(&sink.name) && !mutant::is(Mutant::HeadsWaitingIgnored)) || self.waiters.has(&waiter);
+        let must_wait = must_wait && !mutant::is(Mutant::WaitingPassed);
         if let Some(lane) = self.lanes.get_mut(&waiter) {
             lane.push(pending);
             return;
@@ -74,7 +77,8 @@ impl Partition {
     /// A lane sends on, or is over.
     pub(super) fn go_on(&mut self, waiter: Waiter, left: Vec<Pending>) {
         let lane = self.lanes.get_mut(&waiter).expect("a lane that was sent is there");
-        lane.splice(0..0, left);
+        let at = if mutant::is(Mutant::RestBeforeFirst) { lane.len() } else { 0 };
+        lane.splice(at..at, left);
         if lane.is_empty() {
             self.lanes.remove(&waiter);
             self.on_lane_over(&waiter.0);
@@ -92,7 +96,7 @@ impl Partition {
         warn!(sink = sink.name, idempotency_key = refused.effect.idempotency_key(), reason, "dead effect");
         self.shared.settler.metrics.dead_effects.inc();
         let letter = refused_letter(record, key, &sink.name, reason, self.shared.settler.outside.now());
-        if let Some(open) = self.open.get_mut(&refused.ticket) {
+        if let Some(open) = self.open.get_mut(&refused.ticket).filter(|_| !mutant::is(Mutant::RefusedIsTaken)) {
             open.letters.push(letter);
         }
         self.got_out(sink, refused);
@@ -101,13 +105,17 @@ impl Partition {
     /// What a lane has left goes to the store, and all that comes meanwhile behind it.
     pub(super) fn keep(&mut self, waiter: Waiter, left: Vec<Pending>, attempted: usize, cause: String, parks: bool) {
         let lane = self.lanes.get_mut(&waiter).expect("a lane that was sent is there");
-        lane.splice(0..0, left);
+        let at = if mutant::is(Mutant::RestBeforeFirst) { lane.len() } else { 0 };
+        lane.splice(at..at, left);
         self.defer_lane(waiter, attempted, cause, parks);
     }
 
     /// `attempted`: so many, from the first on, may have been sent.
     pub(super) fn defer_lane(&mut self, waiter: Waiter, attempted: usize, cause: String, parks: bool) {
-        let waits = |(i, p): (usize, &Pending)| Waits { effect: p.effect.clone(), attempted: i < attempted };
+        let waits = |(i, p): (usize, &Pending)| Waits {
+            effect: p.effect.clone(),
+            attempted: i < attempted && !mutant::is(Mutant::AttemptedUnmarked),
+        };
         let effects = self.lanes[&waiter].iter().enumerate().map(waits).collect();
         let (key, sink) = waiter;
         self.act(Act { key, sink, what: What::Defer { effects, cause, parks } });

@@ -17,6 +17,7 @@ use crate::error::StoreError;
 use crate::inspect::{
     After, AfterArrival, Inspect, LetterHead, ObjectHead, ObjectState, Page, RowName, Scope, what_became,
 };
+use crate::mutant::{self, Mutant};
 
 #[derive(Debug, Default)]
 struct Tables {
@@ -123,7 +124,7 @@ impl Store for MemoryStore {
         for batch in batches {
             let turn = tables.heads.get(&batch.key).map(|(head, _)| head.turn);
             let has_row = |row: &EventRow| tables.events.contains_key(&(batch.key.clone(), row.row.clone()));
-            if turn != batch.turn || batch.rows.iter().any(has_row) {
+            if (turn != batch.turn && !mutant::is(Mutant::CommitWithoutTurn)) || batch.rows.iter().any(has_row) {
                 return Ok(Committed::Refused);
             }
         }
@@ -220,8 +221,11 @@ impl Store for MemoryStore {
 
     async fn expire(&self, now_s: i64) -> Result<(), StoreError> {
         let mut tables = self.tables();
-        let Tables { events, expiries, arrivals, .. } = &mut *tables;
+        let Tables { heads, events, expiries, arrivals, .. } = &mut *tables;
         expiries.retain(|_, at| *at >= now_s);
+        if mutant::is(Mutant::HeadExpires) {
+            heads.retain(|key, _| !events.keys().any(|(of, _)| of == key));
+        }
         events.retain(|name, _| expiries.contains_key(name));
         arrivals.retain(|_, arrival| expires_s(arrival.row.done_ms, arrival.ttl_s) >= now_s);
         Ok(())

@@ -154,6 +154,7 @@ async fn object<S: Store + Inspect>(
     };
     ensure!(object.head.rev == fold.applied.len() as i64, "{key}: rev {}", object.head.rev);
     ensure!(object.head.waiting.0.is_empty(), "{key} waits: {:?}", object.head.waiting);
+    ensure!(fold.sequence.held() == 0, "{key} holds {} events behind a gap", fold.sequence.held());
     let noted = fold_of(&object);
     let newest = newest_of(object);
     ensure!(newest == fold.newest, "{key}: state {newest:?}, not {:?}", fold.newest);

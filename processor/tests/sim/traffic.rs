@@ -88,6 +88,11 @@ impl Sequence {
     fn next(&self) -> u64 {
         self.done.len() as u64 + 1
     }
+
+    /// How many events wait for their turn.
+    pub fn held(&self) -> usize {
+        self.held.len()
+    }
 }
 
 impl Newest {

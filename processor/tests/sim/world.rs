@@ -421,8 +421,8 @@ impl<'a, S: Store + Inspect> World<'a, S> {
 
     /// When nothing is remembered of its events, an object's state is as it was, whatever comes again.
     async fn outlive(&mut self, walk: &Walk) -> Result<(), String> {
-        self.store.expire(i64::MAX).await.expect("expire answers");
         let before = self.all_there_is(walk).await;
+        self.store.expire(i64::MAX).await.expect("expire answers");
         for record in walk.snapshots() {
             let id = RecordId { request: Uuid::from_u128(u128::MAX - self.broker.log().len() as u128), item: 0 };
             self.broker.append(Record { id, ..record.clone() });
