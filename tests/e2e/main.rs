@@ -14,6 +14,7 @@ mod filter;
 mod kill;
 mod neighbours;
 mod operate;
+mod own_server;
 mod probes;
 mod provider;
 mod push;

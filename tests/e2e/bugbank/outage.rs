@@ -2,61 +2,10 @@
 //! After argoproj/argo-events#3448 and openclaw/openclaw#42157.
 
 use std::collections::HashSet;
-use std::path::Path;
-use std::process::{Command, Stdio};
 
 use super::{Answer, BY_VERSION, assert_no_effect_twice, deliver, deliver_all, hmac_source, signed, statuses, text};
+use crate::own_server::OwnServers;
 use crate::support::{Engine, Role, System, wait_until};
-
-/// A server of this test alone, so that it can be stopped. Stopped when dropped.
-struct OwnServer {
-    name: &'static str,
-    variable: &'static str,
-    folder: tempfile::TempDir,
-}
-
-impl OwnServer {
-    fn broker() -> Self {
-        Self::start("kafka", "SERIATIM_KAFKA")
-    }
-
-    fn store() -> Self {
-        Self::start("cassandra", "SERIATIM_CQL")
-    }
-
-    fn start(name: &'static str, variable: &'static str) -> Self {
-        let server = Self { name, variable, folder: tempfile::tempdir().expect("a folder") };
-        server.run("start");
-        server
-    }
-
-    fn run(&self, verb: &str) {
-        // The server lives on after the command: it must not hold the pipes of this test.
-        let path = self.folder.path().join("servers.log");
-        let log = std::fs::OpenOptions::new().create(true).append(true).open(&path).expect("a log");
-        let status = self.command(verb).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).status();
-        let text = std::fs::read_to_string(path).unwrap_or_default();
-        assert!(status.expect("the script runs").success(), "servers {verb}: {text}");
-    }
-
-    fn command(&self, verb: &str) -> Command {
-        let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("infra/local/servers"));
-        command.arg(verb).arg(self.folder.path()).arg(self.name);
-        command
-    }
-
-    fn address(&self) -> String {
-        let text = std::fs::read_to_string(self.folder.path().join("env")).expect("it was started");
-        let prefix = format!("{}=", self.variable);
-        text.lines().find_map(|line| line.strip_prefix(&prefix)).expect("an address").to_owned()
-    }
-}
-
-impl Drop for OwnServer {
-    fn drop(&mut self) {
-        let _ = self.command("stop").stderr(Stdio::null()).status();
-    }
-}
 
 fn assert_is_try_again(answers: &[Answer]) {
     for answer in answers {
@@ -67,9 +16,9 @@ fn assert_is_try_again(answers: &[Answer]) {
 
 #[test]
 fn nothing_is_acknowledged_while_the_broker_is_down() {
-    let broker = OwnServer::broker();
+    let broker = OwnServers::start(&["kafka"]);
     let settings = "[ingest]\npublish_timeout_ms = 2000\n";
-    let address = broker.address();
+    let address = broker.kafka();
     let variables = [("SERIATIM_KAFKA__BROKERS", address.as_str())];
     let mut system =
         System::with_variables(Engine::Distributed, &hmac_source("acme", "hmac", BY_VERSION), settings, &variables);
@@ -81,10 +30,10 @@ fn nothing_is_acknowledged_while_the_broker_is_down() {
     let before = deliver_all(events(0, 50), 8);
     assert_eq!(statuses(&before), vec![200; 50]);
 
-    broker.run("stop");
+    broker.stop("kafka");
     assert_is_try_again(&deliver_all(events(50, 150), 25));
 
-    broker.run("start");
+    broker.start_again("kafka");
     wait_until("taking requests again", || deliver(&events(150, 151)[0]).status == 200);
     let after = deliver_all(events(150, 200), 8);
     assert_eq!(statuses(&after), vec![200; 50]);
@@ -107,8 +56,8 @@ fn nothing_is_acknowledged_while_the_broker_is_down() {
 
 #[test]
 fn nothing_is_lost_or_refused_while_the_store_is_away() {
-    let store = OwnServer::store();
-    let nodes = format!(r#"["{}"]"#, store.address());
+    let store = OwnServers::start(&["cassandra"]);
+    let nodes = format!(r#"["{}"]"#, store.cql());
     let variables = [("SERIATIM_CQL__NODES", nodes.as_str())];
     let mut system =
         System::with_variables(Engine::Distributed, &hmac_source("acme", "hmac", BY_VERSION), "", &variables);
@@ -120,11 +69,11 @@ fn nothing_is_lost_or_refused_while_the_store_is_away() {
     // It goes away while the first are being processed, and comes back twice.
     let mut answers = deliver_all(events(0, 300), 8);
     for round in 1..=2 {
-        store.run("stop");
+        store.stop("cassandra");
         answers.extend(deliver_all(events(round * 300, round * 300 + 300), 8));
         // Every other of them twice.
         answers.extend(deliver_all(events(round * 300, round * 300 + 150), 8));
-        store.run("start");
+        store.start_again("cassandra");
     }
     assert_eq!(statuses(&answers), vec![200; 1200], "the log takes what the store cannot");
     system.wait_processed();
