@@ -70,7 +70,10 @@ impl Fleet {
     }
 
     pub fn migrate(&self) {
-        let migrated = self.command(&[])().arg("migrate").output().expect("the binary runs");
+        let mut command = self.command(&[])();
+        // What changes the schema may take its time on a busy machine.
+        command.arg("migrate").env("SERIATIM_CQL__REQUEST_TIMEOUT_MS", "60000");
+        let migrated = command.output().expect("the binary runs");
         assert!(migrated.status.success(), "{}", String::from_utf8_lossy(&migrated.stderr));
     }
 
