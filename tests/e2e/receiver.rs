@@ -96,20 +96,18 @@ struct Shared {
     behaviour: Mutex<Behaviour>,
 }
 
-enum Port {
-    Listening {
-        stop: oneshot::Sender<()>,
-        task: JoinHandle<()>,
-    },
-    /// Bound, so that nobody else is given it, but not listening: connections are refused.
-    Held(TcpSocket),
+struct Listening {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
 }
 
 pub struct Receiver {
     address: SocketAddr,
     shared: Arc<Shared>,
-    /// None only while it changes.
-    port: Option<Port>,
+    /// Bound as long as the receiver lives, but not listening: nobody else is given the port, and while nothing listens
+    /// connections are refused.
+    _port: TcpSocket,
+    listening: Option<Listening>,
     /// Threads of its own: it answers while the test waits.
     runtime: Runtime,
 }
@@ -120,10 +118,10 @@ impl Receiver {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let behaviour: Behaviour = Arc::new(|_| Answer::Status(200));
         let shared = Shared { pushes: Mutex::default(), behaviour: Mutex::new(behaviour) };
-        let socket = hold(([127, 0, 0, 1], 0).into());
-        let address = socket.local_addr().expect("an address");
-        let port = Some(Port::Held(socket));
-        let mut receiver = Self { address, shared: Arc::new(shared), port, runtime: runtime.expect("a runtime") };
+        let port = bind(([127, 0, 0, 1], 0).into());
+        let address = port.local_addr().expect("an address");
+        let runtime = runtime.expect("a runtime");
+        let mut receiver = Self { address, shared: Arc::new(shared), _port: port, listening: None, runtime };
         receiver.up();
         receiver
     }
@@ -143,20 +141,19 @@ impl Receiver {
 
     /// Stops listening, and cuts all connections; nobody else gets the port.
     pub fn down(&mut self) {
-        let Some(Port::Listening { stop, task }) = self.port.take() else { panic!("it is down already") };
+        let Listening { stop, task } = self.listening.take().expect("it is up");
         let _ = stop.send(());
         self.runtime.block_on(task).expect("it ends well");
-        self.port = Some(Port::Held(hold(self.address)));
     }
 
     /// Listens again, at the same port.
     pub fn up(&mut self) {
-        let Some(Port::Held(socket)) = self.port.take() else { panic!("it is up already") };
+        assert!(self.listening.is_none(), "it is up already");
         let _context = self.runtime.enter();
-        let listener = socket.listen(1024).expect("it listens");
+        let listener = bind(self.address).listen(1024).expect("it listens");
         let (stop, stopped) = oneshot::channel();
         let task = self.runtime.spawn(serve(listener, self.shared.clone(), stopped));
-        self.port = Some(Port::Listening { stop, task });
+        self.listening = Some(Listening { stop, task });
     }
 
     fn all(&self) -> Vec<Push> {
@@ -196,9 +193,11 @@ impl Receiver {
     }
 }
 
-fn hold(address: SocketAddr) -> TcpSocket {
+/// Shares the port with other sockets of ours that ask for it by its number, and with nobody who asks for any port.
+fn bind(address: SocketAddr) -> TcpSocket {
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.set_reuseaddr(true).expect("an option of TCP");
+    socket.set_reuseport(true).expect("an option of TCP");
     socket.bind(address).expect("the port is free");
     socket
 }

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 pub const BINARY: &str = env!("CARGO_BIN_EXE_seriatim");
 pub const SECRET: &str = "whsec_test";
 /// How long anything may take on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(90);
+pub const PATIENCE: Duration = Duration::from_secs(180);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Engine {
