@@ -26,11 +26,25 @@ pub struct View {
     pub head: Option<Head>,
     /// Event rows by row, of the candidates' events only.
     pub rows: HashMap<String, EventRow>,
-    /// Records whose event row is theirs and whose arrival is recorded.
+    /// Of the records that [`View::asks_arrival`], those whose arrival is recorded.
     pub arrived: HashSet<RecordId>,
     pub sequence: SequenceView,
     /// Effects of the object may be in the memory of another partition's owner: nothing is decided before they are out.
     pub is_held_up: bool,
+}
+
+impl View {
+    /// Whether it matters that the candidate's arrival is recorded: its event row is its own, or it has none and says
+    /// what the state says.
+    pub fn asks_arrival(&self, candidate: &Candidate) -> bool {
+        match self.rows.get(&candidate.event_row) {
+            Some(row) => row.record == candidate.record,
+            None => {
+                let state = self.head.as_ref().and_then(|head| head.snapshot.as_ref());
+                state.is_some_and(|state| is_equal(candidate, state))
+            }
+        }
+    }
 }
 
 /// What one record does.
@@ -75,7 +89,7 @@ pub enum Verdict {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Decisions {
     pub verdicts: Vec<Verdict>,
-    /// New rows; none for an equal event that only raises the order key.
+    /// New rows, also of events that do nothing, where they might count when they are read again.
     pub rows: Vec<EventRow>,
     /// The head after the commit; none if nothing is to be committed.
     pub head: Option<Head>,
@@ -154,20 +168,25 @@ fn held_up(view: &View, candidates: &[Candidate], attempt: Uuid) -> Decisions {
 
 /// The event was decided before; the row is the truth.
 fn on_stored_row(row: &EventRow, candidate: &Candidate, view: &View, attempt: Uuid) -> Verdict {
-    let has_arrived = view.arrived.contains(&candidate.record);
-    if candidate.meaning == Meaning::ResetVersion {
-        if has_arrived { Verdict::Done } else { Verdict::Acted }
-    } else if row.record != candidate.record && !mutant::is(Mutant::DuplicateSentAgain) {
-        Verdict::Duplicate
-    } else if row.attempt == attempt && row.outcome == Outcome::Stale {
-        Verdict::Deliver { rev: row.rev }
-    } else if row.attempt == attempt {
-        Verdict::Apply { rev: row.rev }
-    } else if has_arrived || mutant::is(Mutant::OwnRowIsDone) {
-        Verdict::Done
-    } else {
-        Verdict::Resend { rev: row.rev, outcome: row.outcome }
+    let EventRow { rev, outcome, .. } = *row;
+    if row.record != candidate.record && !mutant::is(Mutant::DuplicateSentAgain) {
+        return Verdict::Duplicate;
     }
+    match outcome {
+        _ if row.attempt != attempt && view.arrived.contains(&candidate.record) => Verdict::Done,
+        _ if candidate.meaning == Meaning::ResetVersion => Verdict::Acted,
+        Outcome::Stale if !row.has_effect() => Verdict::Stale,
+        _ if !row.has_effect() => Verdict::Duplicate,
+        _ if row.attempt != attempt => Verdict::Resend { rev, outcome },
+        Outcome::Stale => Verdict::Deliver { rev },
+        _ => Verdict::Apply { rev },
+    }
+}
+
+/// Whether an event says what the state says, under another id: one change that was sent twice.
+fn is_equal(candidate: &Candidate, state: &Snapshot) -> bool {
+    let same_version = candidate.is_numbered || candidate.version.as_deref() == Some(state.version.as_str());
+    same_version && candidate.event_type == state.event_type && candidate.digest == state.digest
 }
 
 /// The object as it will be, while its candidates are decided one after the other.
@@ -218,41 +237,60 @@ impl Object<'_> {
             },
             Meaning::Snapshot { order_key, tombstone } => {
                 let standing = self.standing(candidate, order_key);
-                match standing {
-                    Standing::Known => return Verdict::Duplicate,
-                    Standing::Older if self.delivers_stale(candidate) => {
-                        let rev = self.decide_row(candidate, Outcome::Stale, attempt, now_ms);
-                        return Verdict::Deliver { rev };
-                    }
-                    Standing::Older => return Verdict::Stale,
-                    Standing::EqualAbove | Standing::Newer => {}
+                if standing.is_newest() {
+                    self.take_over(index, candidate, order_key, *tombstone);
                 }
-                self.snapshot = Some(Snapshot {
-                    order_key: order_key.clone(),
-                    version: candidate.version.clone().unwrap_or_default(),
-                    event_type: candidate.event_type.clone(),
-                    event_row: candidate.event_row.clone(),
-                    record: candidate.record,
-                    digest: candidate.digest,
-                    deleted: *tombstone,
-                });
-                self.state_from = Some(index);
-                if standing == Standing::EqualAbove {
-                    return Verdict::Duplicate;
-                }
+                return self.on_standing(standing, candidate, attempt, now_ms);
             }
         }
         Verdict::Apply { rev: self.decide_row(candidate, Outcome::Applied, attempt, now_ms) }
     }
 
-    /// The row keeps the act from being done twice; it takes no rev, since nothing is sent.
+    /// The candidate is the object's state from now on.
+    fn take_over(&mut self, index: usize, candidate: &Candidate, order_key: &OrderKey, tombstone: bool) {
+        self.snapshot = Some(Snapshot {
+            order_key: order_key.clone(),
+            version: candidate.version.clone().unwrap_or_default(),
+            event_type: candidate.event_type.clone(),
+            event_row: candidate.event_row.clone(),
+            record: candidate.record,
+            digest: candidate.digest,
+            deleted: tombstone,
+        });
+        self.state_from = Some(index);
+    }
+
+    /// What tells nothing new may look new when it is read again: its equal is the state no more, or the state is of
+    /// another type. So it leaves a row, but where it can only ever be stale.
+    fn on_standing(&mut self, standing: Standing, candidate: &Candidate, attempt: Uuid, now_ms: i64) -> Verdict {
+        match standing {
+            Standing::Newer => Verdict::Apply { rev: self.decide_row(candidate, Outcome::Applied, attempt, now_ms) },
+            // It was stale when it came, and is in the ledger; its equal came later.
+            Standing::Known if self.view.arrived.contains(&candidate.record) => Verdict::Done,
+            Standing::Known | Standing::EqualAbove => {
+                self.note_row(candidate, Outcome::Duplicate, attempt, now_ms);
+                Verdict::Duplicate
+            }
+            Standing::Older if self.delivers_stale(candidate) => {
+                Verdict::Deliver { rev: self.decide_row(candidate, Outcome::Stale, attempt, now_ms) }
+            }
+            Standing::Older => {
+                if candidate.delivers_stale {
+                    self.note_row(candidate, Outcome::Stale, attempt, now_ms);
+                }
+                Verdict::Stale
+            }
+        }
+    }
+
+    /// The row keeps the act from being done twice.
     fn reset_version(&mut self, candidate: &Candidate, attempt: Uuid, now_ms: i64) {
         if let Some(snapshot) = &mut self.snapshot {
             snapshot.order_key = OrderKey(Vec::new());
             snapshot.version.clear();
         }
         self.resets_order = true;
-        self.push_row(candidate, Outcome::Applied, attempt, now_ms);
+        self.note_row(candidate, Outcome::Applied, attempt, now_ms);
     }
 
     /// A handler may need to hear of `invoice.paid` after a newer `invoice.updated`; a second, older `updated`
@@ -264,15 +302,20 @@ impl Object<'_> {
     /// The rev of the new row.
     fn decide_row(&mut self, candidate: &Candidate, outcome: Outcome, attempt: Uuid, now_ms: i64) -> i64 {
         self.rev += i64::from(self.rows.is_empty() || !mutant::is(Mutant::RevPerBatch));
-        self.push_row(candidate, outcome, attempt, now_ms);
+        self.push_row(candidate, outcome, self.rev, attempt, now_ms);
         self.rev
     }
 
-    fn push_row(&mut self, candidate: &Candidate, outcome: Outcome, attempt: Uuid, now_ms: i64) {
+    /// A row of what is not sent: it takes no rev, and is there so that nothing else is ever decided of the event.
+    fn note_row(&mut self, candidate: &Candidate, outcome: Outcome, attempt: Uuid, now_ms: i64) {
+        self.push_row(candidate, outcome, EventRow::NO_REV, attempt, now_ms);
+    }
+
+    fn push_row(&mut self, candidate: &Candidate, outcome: Outcome, rev: i64, attempt: Uuid, now_ms: i64) {
         self.rows.push(EventRow {
             row: candidate.event_row.clone(),
             outcome,
-            rev: self.rev,
+            rev,
             event_type: candidate.event_type.clone(),
             version: candidate.version.clone(),
             digest: candidate.digest,
@@ -289,8 +332,7 @@ impl Object<'_> {
         if candidate.event_row == current.event_row {
             return Standing::Known;
         }
-        let same_version = candidate.is_numbered || candidate.version.as_deref() == Some(current.version.as_str());
-        let is_equal = same_version && candidate.event_type == current.event_type && candidate.digest == current.digest;
+        let is_equal = is_equal(candidate, current);
         match order_key.cmp(&current.order_key) {
             Ordering::Greater if is_equal && !mutant::is(Mutant::EqualNotRaised) => Standing::EqualAbove,
             _ if is_equal => Standing::Known,
@@ -315,6 +357,13 @@ enum Standing {
     /// take its order key: else e1 and e3 (equal) and e2 between them would end in e2 or in e3, by their order
     /// of arrival.
     EqualAbove,
+}
+
+impl Standing {
+    /// Whether its order key is the object's from now on.
+    fn is_newest(self) -> bool {
+        matches!(self, Self::Newer | Self::EqualAbove)
+    }
 }
 
 #[cfg(test)]

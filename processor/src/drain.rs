@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use seriatim_schemas::control::Control;
 use seriatim_schemas::declaration::Mode;
 use seriatim_schemas::key::ObjectKey;
 use seriatim_schemas::record::{Record, decode};
@@ -321,7 +320,7 @@ impl Drain<'_> {
         loop {
             let mut rows = self.settler.store.events_from(self.bucket, self.key, next, DRAIN_MAX).await?;
             let last = rows.last().map(|row| row.rev);
-            rows.retain(|row| row.rev <= to && self.sink.takes_outcome(row.outcome) && !Control::is_row(row));
+            rows.retain(|row| row.rev <= to && self.sink.takes_outcome(row.outcome));
             if next == from && last.is_none() {
                 warn!(key = %self.key, sink = self.sink.name, from, to, "the event rows of waiting effects have expired: they are lost");
             }

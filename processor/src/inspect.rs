@@ -160,7 +160,7 @@ pub trait Inspect: Send + Sync + 'static {
         Ok(all)
     }
 
-    /// All event rows of an object, in memory, in order of rev.
+    /// All event rows of an object, in memory, in order of rev; first those without an effect.
     async fn events(&self, key: &ObjectKey) -> Result<Vec<EventRow>, StoreError> {
         let mut all: Vec<EventRow> = Vec::new();
         loop {

@@ -13,7 +13,6 @@
 use std::collections::BTreeMap;
 use std::slice;
 
-use seriatim_schemas::control::Control;
 use seriatim_schemas::declaration::Declaration;
 use seriatim_schemas::key::ObjectKey;
 use seriatim_schemas::outcome::Outcome;
@@ -121,9 +120,9 @@ fn owed(rest: &Lane, view: &View, attempt: Uuid) -> Option<Vec<Verdict>> {
     let verdict = |entry: &Entry| {
         let candidate = &entry.candidate;
         let own = view.rows.get(&candidate.event_row).filter(|row| row.record == candidate.record);
-        let own = own.filter(|row| row.attempt != attempt && !view.arrived.contains(&row.record));
-        own.filter(|_| candidate.meaning != Meaning::ResetVersion)
-            .map_or(Verdict::Later, |row| Verdict::Resend { rev: row.rev, outcome: row.outcome })
+        let is_owed =
+            |row: &&EventRow| row.has_effect() && row.attempt != attempt && !view.arrived.contains(&row.record);
+        own.filter(is_owed).map_or(Verdict::Later, |row| Verdict::Resend { rev: row.rev, outcome: row.outcome })
     };
     let verdicts: Vec<Verdict> = rest.entries.iter().map(verdict).collect();
     verdicts.iter().any(|verdict| *verdict != Verdict::Later).then_some(verdicts)
@@ -431,7 +430,7 @@ impl Settler {
         beside: &mut Beside,
     ) {
         let sinks = self.declarations.sinks();
-        for row in decisions.rows.iter().filter(|row| !Control::is_row(row)) {
+        for row in decisions.rows.iter().filter(|row| row.has_effect()) {
             let mut records = lane.entries.iter().map(|e| &e.record).chain(held.values().map(|h| &h.record));
             let record =
                 records.find(|r| r.id == row.record && r.event_row() == row.row).expect("a row has its record");

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use seriatim_schemas::key::ObjectKey;
 use seriatim_schemas::record::Record;
-use seriatim_schemas::row::Waiting;
+use seriatim_schemas::row::{EventRow, Waiting};
 use seriatim_schemas::sequence::Sequence;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -262,22 +262,20 @@ impl Settler {
             let later = self.store.read(bucket, &queries, freshness).await?;
             views.iter_mut().zip(later).for_each(|(view, later)| view.head = later.head);
         }
-        // Arrivals matter only for rows that are a record's own: after a crash, seldom else. They are read
-        // after the rows; an arrival that is there by now proves the emit all the same.
-        let own = lanes.iter().zip(&views).flat_map(|(lane, view)| {
-            let mine =
-                |e: &&Entry| view.rows.get(&e.candidate.event_row).is_some_and(|row| row.record == e.candidate.record);
-            lane.entries
-                .iter()
-                .filter(mine)
-                .map(|e| (lane.key.clone(), e.candidate.event_row.clone(), e.candidate.record))
+        // Arrivals matter after a crash, seldom else. They are read after the rows; an arrival that is there by now
+        // proves the emit all the same.
+        let asked = lanes.iter().zip(&views).flat_map(|(lane, view)| {
+            let asking = lane.entries.iter().map(|e| &e.candidate).filter(|candidate| view.asks_arrival(candidate));
+            asking.map(|candidate| (lane.key.clone(), candidate.event_row.clone(), candidate.record))
         });
-        let own: Vec<_> = own.collect();
-        if !own.is_empty() {
-            let arrived = self.store.arrived(bucket, &own).await?;
+        let asked: Vec<_> = asked.collect();
+        if !asked.is_empty() {
+            let arrived = self.store.arrived(bucket, &asked).await?;
             // What is sent again goes behind all that a slow owner before us has put into the store, and recorded,
             // since the heads were read.
-            if arrived.len() < own.len() {
+            let is_open =
+                |row: &EventRow| asked.iter().any(|(.., r)| *r == row.record) && !arrived.contains(&row.record);
+            if views.iter().flat_map(|view| view.rows.values()).any(|row| row.has_effect() && is_open(row)) {
                 views = self.store.read(bucket, &queries, freshness).await?;
             }
             views.iter_mut().for_each(|view| view.arrived.extend(&arrived));

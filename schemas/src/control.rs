@@ -11,7 +11,6 @@ use uuid::Uuid;
 use crate::id::{IdFrom, RecordId, Sha256Digest};
 use crate::key::RecordKey;
 use crate::record::{Record, RecordKind};
-use crate::row::EventRow;
 
 /// What an operator does, who does it, and why. The value of the record, as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,11 +55,6 @@ pub const BY_TIME: &str = "seriatim";
 const ROW_PREFIX: &str = "~control/";
 
 impl Control {
-    /// Whether an event row is that of a control record: such a row has no effect.
-    pub fn is_row(row: &EventRow) -> bool {
-        row.row.starts_with(ROW_PREFIX) && row.event_type == RESET_VERSION
-    }
-
     /// `ce_type` of control records.
     pub fn event_type(&self) -> String {
         let act = match self.act {

@@ -158,7 +158,7 @@ pub struct Snapshot {
 pub struct EventRow {
     pub row: String,
     pub outcome: Outcome,
-    /// The object's rev with this decision.
+    /// The object's rev with this decision; [`EventRow::NO_REV`] where nothing of it is sent.
     pub rev: i64,
     pub event_type: String,
     pub version: Option<String>,
@@ -171,6 +171,17 @@ pub struct EventRow {
     pub position: String,
     /// Milliseconds since 1970.
     pub decided_ms: i64,
+}
+
+impl EventRow {
+    /// Revs count from 1.
+    pub const NO_REV: i64 = 0;
+
+    /// Whether something of it is sent. An equal of the state, a stale event that no sink is to hear of, or an act on the
+    /// object's order has a row so that it is not decided anew, and no effect.
+    pub fn has_effect(&self) -> bool {
+        self.rev != Self::NO_REV
+    }
 }
 
 /// What one record of an event did.

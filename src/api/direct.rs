@@ -284,7 +284,7 @@ impl Operations for Direct {
         let after: String = read_place(paging)?.unwrap_or_default();
         let mut found = store.events_behind(key, &after, limit).await?;
         let after = found.last().filter(|_| found.len() == limit).map(|last| place(&last.row));
-        found.sort_by_key(|event| event.rev);
+        found.sort_by_key(|event| (!event.has_effect(), event.rev, event.decided_ms));
         Ok(Page { rows: found.into_iter().map(|event| to_event(&key.object, event)).collect(), after })
     }
 
@@ -447,10 +447,10 @@ fn to_sequence(sequence: &Sequence) -> SequenceRow {
 
 fn to_event(object: &str, row: EventRow) -> Event {
     Event {
+        rev: row.has_effect().then_some(row.rev),
         object: object.to_owned(),
         event: row.row,
         outcome: row.outcome.as_str().to_owned(),
-        rev: row.rev,
         event_type: row.event_type,
         version: row.version,
         sha256: row.digest.to_string(),
@@ -467,7 +467,7 @@ fn to_arrival(arrival: &Arrival, decided: &HashMap<(String, String), EventRow>) 
         object: arrival.key.object.clone(),
         event: row.event_row.clone(),
         outcome: row.outcome.as_str().to_owned(),
-        rev: event.filter(|event| event.record == row.record).map(|event| event.rev),
+        rev: event.filter(|event| event.record == row.record && event.has_effect()).map(|event| event.rev),
         received: instant(row.recorded_ms),
         done: instant(row.done_ms),
         record: row.record.to_string(),

@@ -121,7 +121,8 @@ pub struct Event {
     pub object: String,
     pub event: String,
     pub outcome: String,
-    pub rev: i64,
+    /// Null where nothing of it was sent.
+    pub rev: Option<i64>,
     #[serde(rename = "type")]
     pub event_type: String,
     pub version: Option<String>,

@@ -30,7 +30,7 @@ enum ObjectCommand {
         #[arg(long, default_value_t = 1000)]
         limit: usize,
     },
-    /// The events that were applied, in the order of their rev
+    /// The events that were decided, in the order of their rev; at the end those of which nothing was sent
     History { tenant: String, source: String, object: String },
     /// Objects whose effects wait for an operator
     Parked {
@@ -187,10 +187,10 @@ async fn list(
 
 async fn history(context: &Context, operations: &dyn Operations, key: &ObjectKey) -> anyhow::Result<()> {
     let mut rows = collect(async |paging| operations.events(key, &paging).await).await?;
-    rows.sort_by_key(|event| event.rev);
+    rows.sort_by_key(|event| (event.rev.is_none(), event.rev, at(&event.decided)));
     let cells = |r: &Event| {
         vec![
-            r.rev.to_string(),
+            r.rev.map_or_else(|| "none".to_owned(), |rev| rev.to_string()),
             r.event.clone(),
             r.event_type.clone(),
             r.version.clone().unwrap_or_default(),

@@ -1,5 +1,6 @@
 //! The decision, as tables: see [`script`] for how to read one.
 
+mod exhaustive;
 mod properties;
 mod script;
 mod sequence;
@@ -7,7 +8,7 @@ mod world;
 
 use script::check;
 use seriatim_schemas::outcome::Outcome;
-use world::{Event, World, attempt, record};
+use world::{Declared, Event, World, attempt, record};
 
 use super::Verdict;
 
@@ -108,7 +109,7 @@ fn greater_order_key_lifts_a_tombstone() {
 #[test]
 fn equal_event_under_another_id_is_a_duplicate() {
     // The greater id becomes the state's, without an effect; the lesser one changes nothing.
-    check("e1 v1 #x -> applied | e2 v1 #x -> duplicate | e0 v1 #x -> duplicate | state e2 v1 | rev 1 | turn 2");
+    check("e1 v1 #x -> applied | e2 v1 #x -> duplicate | e0 v1 #x -> duplicate | state e2 v1 | rev 1 | turn 3");
     check("e1 v1 #x, e2 v1 #x -> applied, duplicate | rev 1");
     check("e1 v1 deleted #x -> applied | e2 v1 deleted #x -> duplicate | state e2 deleted | rev 1");
     check("ties by log | e1 v1 #x -> applied | e2 v1 #x -> duplicate | rev 1");
@@ -139,6 +140,49 @@ fn equal_event_is_not_applied_after_all_when_an_answer_was_lost() {
     let group = "e1 v1 #x r1, e3 v1 #x r2, e2 v1 #y r3";
     check(&format!("{group} -> any, any, any | again {group} -> any, any, any | turn 1"));
     check(&format!("{group} -> any, any, any | {group} -> any, any, any | turn 1"));
+}
+
+/// Its row says so, whatever the state has become.
+#[test]
+fn equal_event_stays_a_duplicate() {
+    let group = "e2 v1 #x r1, e3 v1 #x r2, e1 v1 #y r3";
+    check(&format!(
+        "ties by log | {group} -> applied, duplicate, applied | {group} -> resent rev 1, duplicate, resent rev 2 | e3 v1 #x -> duplicate | state e1 #y | rev 2 | turn 1"
+    ));
+    check(
+        "e1 v1 #x -> applied | e3 v1 #x r2 -> duplicate | e4 v1 #y -> applied | e3 v1 #x r2 -> duplicate | arrival of r2 | e3 v1 #x r2 -> done | state e4",
+    );
+    check("e2 v1 #x -> applied | e1 v1 #x -> duplicate | reset -> acted | e1 v1 #x -> duplicate | state e2 | rev 1");
+    check(
+        "ties by log | e1 v1 #x -> applied | rows expire | e1 v1 #x -> duplicate | e2 v1 #y -> applied | e1 v1 #x -> duplicate | state e2",
+    );
+}
+
+/// What is in the ledger stays there, though the state has come to say the same since.
+#[test]
+fn stale_event_stays_so_when_its_equal_becomes_the_state() {
+    let before = "e2 v1 #y r1 -> applied | e1 v1 #x r2 -> stale | e3 v1 #x r3 -> applied";
+    check(&format!("{before} | arrival of r2 | e1 v1 #x r2 -> done | e1 v1 #x r2 -> done | turn 2"));
+    check(&format!("{before} | e1 v1 #x r2 -> duplicate | e4 v1 #z -> applied | e1 v1 #x r2 -> duplicate | state e4"));
+}
+
+#[test]
+fn stale_event_of_another_type_is_delivered_once_where_a_sink_asks_for_it() {
+    check(
+        "stale is delivered | e3 v3 r1 -> applied | e1 v1 created r2 -> delivered rev 2 | again e1 v1 created r2 -> delivered rev 2 | e1 v1 created r2 -> resent rev 2 | e1 v1 created -> duplicate | arrival of r2 | e1 v1 created r2 -> done | state e3 | rev 2 | turn 2",
+    );
+}
+
+/// It told nothing new when it came, so it does not when it is read again, or comes again.
+#[test]
+fn stale_event_that_was_not_delivered_is_not_when_the_type_of_the_state_has_changed() {
+    check(
+        "stale is delivered | e2 v2 -> applied | e1 v1 r1 -> stale | again e1 v1 r1 -> stale | e3 v3 deleted -> applied | e1 v1 r1 -> stale | e1 v1 -> duplicate | arrival of r1 | e1 v1 r1 -> done | rev 2",
+    );
+    let group = "e1 v1 #y r1, e2 v1 #x r2, e3 v1 #x r3, e0 v2 deleted r4";
+    check(&format!(
+        "stale is delivered | {group} -> applied, applied, duplicate, applied | {group} -> any, any, duplicate, any | rev 3 | turn 1"
+    ));
 }
 
 #[test]
@@ -217,7 +261,7 @@ fn resend_carries_the_outcome_of_its_row() {
     for outcome in [Outcome::Applied, Outcome::Superseded, Outcome::Stale] {
         let (mut world, mut event) = (World::default(), Event::new("e1"));
         event.version = Some(1);
-        let candidate = [event.candidate(record(1), false)];
+        let candidate = [event.candidate(record(1), Declared::default())];
         world.settle(&candidate, attempt(1));
         world.rows.get_mut("e1").expect("e1 was decided").outcome = outcome;
         assert_eq!(world.settle(&candidate, attempt(2)), [Verdict::Resend { rev: 1, outcome }]);
@@ -227,7 +271,7 @@ fn resend_carries_the_outcome_of_its_row() {
 #[test]
 fn head_remembers_after_event_rows_are_gone() {
     check(
-        "e1 v1 -> applied | e2 v2 -> applied | rows expire | e1 v1 -> stale | e2 v2 -> duplicate | state e2 v2 | rev 2 | turn 2",
+        "e1 v1 -> applied | e2 v2 -> applied | rows expire | e1 v1 -> stale | e2 v2 -> duplicate | state e2 v2 | rev 2 | turn 3",
     );
     check("e1 v1 r1 -> applied | rows expire | e1 v1 r1 -> duplicate | e2 v2 -> applied rev 2 | state e2 v2");
     check("ties by log | e1 v1 r1 -> applied | rows expire | e1 v1 r2 -> duplicate | e0 v0 -> stale | rev 1");

@@ -11,7 +11,7 @@ use seriatim_schemas::key::ObjectKey;
 use seriatim_schemas::key::RecordKey;
 use seriatim_schemas::outcome::Outcome;
 use seriatim_schemas::record::{Record, RecordKind};
-use seriatim_schemas::row::{DeadLetter, parse_refused_row};
+use seriatim_schemas::row::{DeadLetter, EventRow, parse_refused_row};
 
 use super::moved;
 use super::receiver::{Received, Receiver};
@@ -144,10 +144,19 @@ async fn object<S: Store + Inspect>(
     walk: &Walk,
     store: &S,
 ) -> Result<Vec<String>, String> {
-    let events = store.events(key).await.expect("events answers");
+    let (events, noted): (Vec<_>, Vec<_>) =
+        store.events(key).await.expect("events answers").into_iter().partition(EventRow::has_effect);
     let events: Vec<_> = events.into_iter().map(|row| (row.row, row.rev)).collect();
     let expected: Vec<_> = fold.applied.iter().cloned().zip(1..).collect();
     ensure!(events == expected, "{key}: events {events:?}, not {expected:?}");
+    let is_noted = |id: &String| noted.iter().any(|row| row.row == *id);
+    // What was stale and not yet in the ledger may have been read again when its equal was the state.
+    let is_equal = |row: &EventRow| fold.equal.contains(&row.row) || walk.has_twin(walk.of(&row.row));
+    ensure!(
+        fold.equal.iter().all(is_noted) && noted.iter().all(|row| row.outcome == Outcome::Duplicate && is_equal(row)),
+        "{key}: rows without an effect {noted:?}, not {:?}",
+        fold.equal
+    );
     let Some(object) = store.object(key).await.expect("object answers") else {
         ensure!(fold.applied.is_empty(), "{key} has no head");
         return Ok(Vec::new());
@@ -192,14 +201,13 @@ async fn ledger<S: Store + Inspect>(walk: &Walk, store: &S) -> Result<Outcomes, 
         let Some(found) = outcomes.get(&record.id).copied() else {
             return Err(format!("{} of {} has no arrival", record.event_id, record.key));
         };
-        // Decided anew when its equal is the state no more, or is it now, it does nothing all the same.
-        let does_nothing = |outcome| matches!(outcome, Outcome::Duplicate | Outcome::Stale);
-        let is_repeat = does_nothing(expected) && does_nothing(found) && walk.has_twin(record);
+        // Read again before it was in the ledger, when its equal had become the state.
+        let is_equal = (expected, found) == (Outcome::Stale, Outcome::Duplicate) && walk.has_twin(record);
         // What the store refuses is decided anew when it is read again: it may be old by then, or have no twin any more.
-        let is_undone = |outcome| does_nothing(outcome) || outcome == Outcome::Dead;
+        let is_undone = |outcome| matches!(outcome, Outcome::Duplicate | Outcome::Stale | Outcome::Dead);
         let is_poison = walk.poison.contains(&record.event_id) && is_undone(expected) && is_undone(found);
         let is_moved = matches!(&record.key, RecordKey::Object(key) if walk.moved.contains(key));
-        let is_same = expected == found || is_repeat || is_poison || is_moved;
+        let is_same = expected == found || is_equal || is_poison || is_moved;
         ensure!(is_same, "{} of {}: {found}, not {expected}", record.event_id, record.key);
     }
     ensure!(outcomes.len() == walk.records.len(), "{} records have {} arrivals", walk.records.len(), outcomes.len());

@@ -6,6 +6,7 @@ use seriatim_processor::store::Store;
 use seriatim_schemas::key::{ObjectKey, RecordKey};
 use seriatim_schemas::outcome::Outcome;
 use seriatim_schemas::record::Record;
+use seriatim_schemas::row::EventRow;
 
 use super::check::{Outcomes, ensure, fold_of, newest_of};
 use super::traffic::{Newest, Walk, is_snapshot, is_undecidable, number, place};
@@ -17,7 +18,10 @@ pub async fn object<S: Store + Inspect>(
     outcomes: &Outcomes,
     store: &S,
 ) -> Result<Vec<String>, String> {
-    let rows = store.events(key).await.expect("events answers");
+    let (rows, noted): (Vec<_>, Vec<_>) =
+        store.events(key).await.expect("events answers").into_iter().partition(EventRow::has_effect);
+    let is_equal = |row: &EventRow| row.outcome == Outcome::Duplicate && walk.has_twin(walk.of(&row.row));
+    ensure!(noted.iter().all(is_equal), "{key}: rows without an effect {noted:?}");
     let revs: Vec<i64> = rows.iter().map(|row| row.rev).collect();
     ensure!(revs == (1..=rows.len() as i64).collect::<Vec<_>>(), "{key}: revs {revs:?}");
     let applied: Vec<String> = rows.iter().map(|row| row.row.clone()).collect();
@@ -33,8 +37,8 @@ pub async fn object<S: Store + Inspect>(
     };
     ensure!(object.head.rev == rows.len() as i64, "{key}: rev {}", object.head.rev);
     ensure!(object.head.waiting.0.is_empty(), "{key} waits: {:?}", object.head.waiting);
-    let (noted, deltas) = (fold_of(&object), walk.deltas(&applied));
-    ensure!(noted == deltas, "{key}: deltas folded {noted:?}, not {deltas:?}");
+    let (folded, deltas) = (fold_of(&object), walk.deltas(&applied));
+    ensure!(folded == deltas, "{key}: deltas folded {folded:?}, not {deltas:?}");
     let snapshots = walk.snapshots().into_iter().filter(|r| matches!(&r.key, RecordKey::Object(of) if of == key));
     let expected = snapshots.max_by_key(|record| place(record)).map(Newest::of);
     let newest = newest_of(object);

@@ -112,6 +112,10 @@ impl Process {
         self.stop.cancel();
     }
 
+    pub fn is_dead(&self) -> bool {
+        self.state() == State::Dead
+    }
+
     pub fn freeze(&self) {
         self.set(State::Frozen);
     }

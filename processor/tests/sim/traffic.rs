@@ -72,8 +72,8 @@ pub struct Fold {
     pub applied: Vec<String>,
     pub newest: Option<Newest>,
     pub sequence: Sequence,
-    /// How often an equal event under a greater id became the newest, without an effect.
-    pub raised: usize,
+    /// Events that say what the newest said when they came, under another id.
+    pub equal: BTreeSet<String>,
 }
 
 /// Where an object stands in its sequence.
@@ -184,11 +184,12 @@ impl Traffic {
             let current = newest.get(key);
             let is_snapshot = is_snapshot(record);
             let is_newer = current.is_none_or(|current| place(record) > place(current));
-            let outcome = if fold.applied.contains(&record.event_id) {
+            let outcome = if fold.applied.contains(&record.event_id) || fold.equal.contains(&record.event_id) {
                 Outcome::Duplicate
             } else if is_undecidable(record) {
                 Outcome::Dead
             } else if is_snapshot && current.is_some_and(|current| is_twin(record, current)) {
+                fold.equal.insert(record.event_id.clone());
                 Outcome::Duplicate
             } else if is_snapshot && !is_newer {
                 Outcome::Stale
@@ -200,10 +201,9 @@ impl Traffic {
             if outcome == Outcome::Applied {
                 fold.applied.push(record.event_id.clone());
             }
-            let is_twin = outcome == Outcome::Duplicate && !fold.applied.contains(&record.event_id);
-            if is_snapshot && is_newer && (outcome == Outcome::Applied || is_twin) {
+            let is_equal = outcome == Outcome::Duplicate && fold.equal.contains(&record.event_id);
+            if is_snapshot && is_newer && (outcome == Outcome::Applied || is_equal) {
                 fold.newest = Some(Newest::of(record));
-                fold.raised += usize::from(is_twin);
                 newest.insert(key.clone(), record.clone());
             }
             walk.outcomes.insert(record.id, outcome);

@@ -364,7 +364,10 @@ impl<'a, S: Store + Inspect> World<'a, S> {
             let waiting = self.waiting().await;
             let ends = self.broker.ends();
             let floors = self.store_world.floors(ends.len());
-            if self.slots.iter().all(|slot| slot.running.is_some()) && waiting.is_empty() && floors == ends {
+            // One that was stopped in its sleep ends when it wakes up, and may send till then.
+            let is_past = self.past.iter().all(|past| past.process.is_dead() || past.task.is_finished());
+            let all_run = self.slots.iter().all(|slot| slot.running.is_some());
+            if is_past && all_run && waiting.is_empty() && floors == ends {
                 return Ok(());
             }
             if healed.elapsed() > SETTLED_WITHIN {

@@ -66,7 +66,7 @@ pub async fn get(State(api): State<Arc<Api>>, PathOf(of): PathOf<ObjectPath>) ->
     answer(api.direct.object(&of.key()).await)
 }
 
-/// The decided events of an object that have not expired; each page in order of rev
+/// The decided events of an object that have not expired; each page in order of rev; those of which nothing was sent come last
 #[utoipa::path(get, path = "/tenants/{tenant}/sources/{source}/objects/{object}/events", tag = "objects", operation_id = "list_events",
     params(ObjectPath, Paging), responses((status = 200, description = "A page", body = Page<Event>)))]
 pub async fn events(

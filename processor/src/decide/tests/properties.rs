@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use seriatim_schemas::outcome::Outcome;
 use seriatim_schemas::row::Snapshot;
 
-use super::world::{Event, World, attempt, record};
+use super::world::{Declared, Event, World, attempt, record};
 use crate::candidate::Candidate;
 use crate::decide::Verdict;
 
@@ -25,7 +25,10 @@ impl History {
     fn groups(&self) -> Vec<Vec<Candidate>> {
         let mut groups = vec![Vec::new()];
         for (number, (event, cut)) in self.deliveries.iter().zip(&self.cuts).enumerate() {
-            groups.last_mut().expect("never empty").push(self.events[*event].candidate(record(number), false));
+            groups
+                .last_mut()
+                .expect("never empty")
+                .push(self.events[*event].candidate(record(number), Declared::default()));
             if *cut {
                 groups.push(Vec::new());
             }
@@ -226,14 +229,14 @@ proptest! {
     fn snapshots_of_any_age_change_nothing_after_their_rows_expired(history in history()) {
         let (mut world, _) = history.settle();
         world.rows.clear();
-        let before = world.head.clone();
+        let before = world.clone();
         let snapshots: Vec<_> = history.groups().concat().into_iter().zip(history.delivered()).filter(|(_, e)| !e.is_delta).collect();
         for (candidate, event) in snapshots {
             let is_state = newest(&history.events) == Some(event);
             let expected = if is_state { Verdict::Duplicate } else { Verdict::Stale };
             prop_assert_eq!(world.settle(&[candidate], attempt(usize::MAX)), [expected]);
         }
-        prop_assert_eq!(world.head, before);
+        prop_assert_eq!((world.rev(), world.snapshot()), (before.rev(), before.snapshot()));
     }
 }
 

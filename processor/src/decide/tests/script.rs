@@ -5,28 +5,30 @@
 //!                                             `any` checks nothing
 //! again e1 v1 r1 -> applied                   the group once more, by the same attempt: the answer was lost
 //! arrival of r1     rows expire               what else happens to the store
-//! ties by log                                 as declared, from here on
+//! ties by log       stale is delivered        as declared, from here on
 //! state e2 v2 deleted     no state            what the object is now, as far as the words say
 //! rev 2     turn 1                            what its head counts
 //! ```
 //! An event is its id, then in any order: `v3` its version, `#x` its body (else its own), `r1` its record
-//! (else a new one), `delta`, `undecidable`, or a word that is its type (else `updated`).
+//! (else a new one), `delta`, `undecidable`, or a word that is its type (else `updated`). One whose id is `reset` lets
+//! the object's order begin anew.
 
 use seriatim_schemas::id::{RecordId, Sha256Digest};
 
-use super::world::{Event, World, attempt, record};
+use super::world::{Declared, Event, World, attempt, record};
 use crate::decide::Verdict;
 
 /// Records that a script does not name count from here.
 const UNNAMED: usize = 1000;
 
 pub fn check(script: &str) {
-    let mut run = Run { world: World::default(), ties_by_log: false, attempts: 0, records: UNNAMED };
+    let mut run = Run { world: World::default(), declared: Declared::default(), attempts: 0, records: UNNAMED };
     for (number, step) in script.split('|').enumerate() {
         let at = format!("step {} `{}` of `{script}`", number + 1, step.trim());
         let words: Vec<_> = step.split_whitespace().collect();
         match words.as_slice() {
-            ["ties", "by", "log"] => run.ties_by_log = true,
+            ["ties", "by", "log"] => run.declared.ties_by_log = true,
+            ["stale", "is", "delivered"] => run.declared.delivers_stale = true,
             ["rows", "expire"] => run.world.rows.clear(),
             ["arrival", "of", name] => drop(run.world.arrived.insert(named_record(name))),
             ["no", "state"] => assert_eq!(run.world.snapshot(), None, "{at}"),
@@ -40,7 +42,7 @@ pub fn check(script: &str) {
 
 struct Run {
     world: World,
-    ties_by_log: bool,
+    declared: Declared,
     attempts: usize,
     records: usize,
 }
@@ -53,8 +55,7 @@ impl Run {
             self.attempts += 1;
         }
         let group: Vec<_> = again.unwrap_or(events).split(',').map(|text| self.event(text)).collect();
-        let candidates: Vec<_> =
-            group.iter().map(|(event, record)| event.candidate(*record, self.ties_by_log)).collect();
+        let candidates: Vec<_> = group.iter().map(|(event, record)| event.candidate(*record, self.declared)).collect();
         let found = self.world.settle(&candidates, attempt(self.attempts));
         let expected: Vec<_> = verdicts.split(',').map(str::trim).collect();
         assert_eq!(found.len(), expected.len(), "{at}: a verdict for each event");
@@ -65,21 +66,9 @@ impl Run {
     }
 
     fn event(&mut self, text: &str) -> (Event, RecordId) {
-        let mut words = text.split_whitespace();
-        let mut event = Event::new(words.next().expect("an event has an id"));
         self.records += 1;
-        let mut of = record(self.records);
-        for word in words {
-            match (word, word.split_at(1)) {
-                ("delta", _) => event.is_delta = true,
-                ("undecidable", _) => event.is_undecidable = true,
-                (_, ("#", body)) => event.body = body.to_owned(),
-                (_, ("v", number)) if number.parse::<u64>().is_ok() => event.version = number.parse().ok(),
-                (_, ("r", number)) if number.parse::<u64>().is_ok() => of = named_record(word),
-                _ => event.event_type = word.to_owned(),
-            }
-        }
-        (event, of)
+        let (event, named) = read_event(text);
+        (event, named.unwrap_or_else(|| record(self.records)))
     }
 
     fn check_state(&self, fact: &str, at: &str) {
@@ -96,6 +85,25 @@ impl Run {
         };
         assert!(holds, "{at}: {fact} does not hold of {state:?}");
     }
+}
+
+/// An event, and its record where that is named.
+pub fn read_event(text: &str) -> (Event, Option<RecordId>) {
+    let mut words = text.split_whitespace();
+    let mut event = Event::new(words.next().expect("an event has an id"));
+    event.is_reset = event.id == "reset";
+    let mut named = None;
+    for word in words {
+        match (word, word.split_at(1)) {
+            ("delta", _) => event.is_delta = true,
+            ("undecidable", _) => event.is_undecidable = true,
+            (_, ("#", body)) => event.body = body.to_owned(),
+            (_, ("v", number)) if number.parse::<u64>().is_ok() => event.version = number.parse().ok(),
+            (_, ("r", number)) if number.parse::<u64>().is_ok() => named = Some(named_record(word)),
+            _ => event.event_type = word.to_owned(),
+        }
+    }
+    (event, named)
 }
 
 fn named_record(name: &str) -> RecordId {

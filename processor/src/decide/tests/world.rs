@@ -3,7 +3,10 @@
 
 use std::collections::{HashMap, HashSet};
 
+use bytes::Bytes;
+use seriatim_schemas::control::RESET_VERSION;
 use seriatim_schemas::id::{RecordId, Sha256Digest};
+use seriatim_schemas::outcome::Outcome;
 use seriatim_schemas::pattern::Pattern;
 use seriatim_schemas::row::{EventRow, Head, Snapshot};
 use seriatim_schemas::version::{Version, VersionKind, rank_of};
@@ -12,13 +15,20 @@ use uuid::Uuid;
 use crate::candidate::{Candidate, Cause, Meaning};
 use crate::decide::sequence::Release;
 use crate::decide::{Decisions, Verdict, View, decide};
-use crate::reduce::no_reducer;
+use crate::reduce::Delta;
 
 pub const NOW_MS: i64 = 1_700_000_000_000;
 
 /// Types from lowest to highest, for events of one version.
 const RANK: [&str; 3] = ["created", "*", "deleted"];
 const TOMBSTONE: &str = "deleted";
+
+/// What a source declares.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Declared {
+    pub ties_by_log: bool,
+    pub delivers_stale: bool,
+}
 
 /// An event as a provider means it.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,6 +39,8 @@ pub struct Event {
     pub body: String,
     pub is_delta: bool,
     pub is_undecidable: bool,
+    /// An operator's act: the object's order begins anew.
+    pub is_reset: bool,
 }
 
 impl Event {
@@ -42,34 +54,38 @@ impl Event {
             body,
             is_delta: false,
             is_undecidable: false,
+            is_reset: false,
         }
     }
 
-    pub fn candidate(&self, record: RecordId, ties_by_log: bool) -> Candidate {
-        let ranks: Vec<_> = RANK.iter().map(|r| Pattern((*r).to_owned())).collect();
-        let version = self.version.map(|v| v.to_string());
-        let meaning = if self.is_undecidable {
-            Meaning::Dead(Cause { cause: "version", detail: "of another unit".to_owned() })
-        } else if self.is_delta {
-            Meaning::Delta
-        } else {
-            let text = version.as_deref().expect("a snapshot has a version");
-            let version = Version::parse(text, VersionKind::Integer, &[]).expect("an integer");
-            let order_key =
-                version.order_key(rank_of(&self.event_type, &ranks), if ties_by_log { "" } else { &self.id });
-            Meaning::Snapshot { order_key, tombstone: self.event_type == TOMBSTONE }
-        };
+    pub fn candidate(&self, record: RecordId, declared: Declared) -> Candidate {
         Candidate {
             is_numbered: false,
-            delivers_stale: false,
+            delivers_stale: declared.delivers_stale,
             record,
             event_row: self.id.clone(),
-            event_type: self.event_type.clone(),
-            version,
+            event_type: if self.is_reset { RESET_VERSION.to_owned() } else { self.event_type.clone() },
+            version: self.version.map(|v| v.to_string()),
             digest: Sha256Digest::of(self.body.as_bytes()),
-            meaning,
+            meaning: self.meaning(declared),
             position: format!("topic/0/{}", record.item),
         }
+    }
+
+    fn meaning(&self, declared: Declared) -> Meaning {
+        if self.is_undecidable {
+            return Meaning::Dead(Cause { cause: "version", detail: "of another unit".to_owned() });
+        } else if self.is_reset {
+            return Meaning::ResetVersion;
+        } else if self.is_delta {
+            return Meaning::Delta;
+        }
+        let ranks: Vec<_> = RANK.iter().map(|r| Pattern((*r).to_owned())).collect();
+        let text = self.version.expect("a snapshot has a version").to_string();
+        let version = Version::parse(&text, VersionKind::Integer, &[]).expect("an integer");
+        let tie = if declared.ties_by_log { "" } else { &self.id };
+        let order_key = version.order_key(rank_of(&self.event_type, &ranks), tie);
+        Meaning::Snapshot { order_key, tombstone: self.event_type == TOMBSTONE }
     }
 }
 
@@ -100,15 +116,17 @@ impl World {
     /// Decides a group; nothing is written.
     pub fn decide(&self, group: &[Candidate], attempt: Uuid) -> Decisions {
         let asked = group.iter().filter_map(|c| Some((c.event_row.clone(), self.rows.get(&c.event_row)?.clone())));
-        let view =
-            View { head: self.head.clone(), rows: asked.collect(), arrived: self.arrived.clone(), ..View::default() };
-        let decisions = decide(&view, group, attempt, NOW_MS, Release::Later, &no_reducer);
+        let mut view = View { head: self.head.clone(), rows: asked.collect(), ..View::default() };
+        let asking = group.iter().filter(|c| view.asks_arrival(c)).map(|c| c.record);
+        view.arrived = asking.filter(|record| self.arrived.contains(record)).collect();
+        let fold = |delta: Delta, current: Option<&Bytes>| {
+            let Delta::Candidate(index) = delta else { panic!("nothing is numbered here") };
+            Ok(Some([current.map_or(&b""[..], |c| c), group[index].event_row.as_bytes(), b" "].concat().into()))
+        };
+        let decide = || decide(&view, group, attempt, NOW_MS, Release::Later, &fold);
+        let decisions = decide();
         assert_eq!(decisions.verdicts.len(), group.len(), "each record has a verdict");
-        assert_eq!(
-            decisions,
-            decide(&view, group, attempt, NOW_MS, Release::Later, &no_reducer),
-            "the same input gives the same decisions"
-        );
+        assert_eq!(decisions, decide(), "the same input gives the same decisions");
         self.check_head(&decisions, group);
         self.check_rows(&decisions, group, attempt);
         decisions
@@ -141,8 +159,10 @@ impl World {
             return;
         };
         assert_eq!(head.turn, self.turn() + 1, "turn rises by one in each batch");
-        assert_eq!(head.rev, self.rev() + decisions.rows.len() as i64, "rev counts decisions");
+        let effects = decisions.rows.iter().filter(|row| row.has_effect()).count();
+        assert_eq!(head.rev, self.rev() + effects as i64, "rev counts what is sent");
         match decisions.state_from {
+            None if decisions.resets_order => {}
             None => assert_eq!(head.snapshot.as_ref(), self.snapshot(), "without a new document the snapshot stays"),
             Some(index) => {
                 let (candidate, snapshot) =
@@ -172,12 +192,21 @@ impl World {
     fn check_rows(&self, decisions: &Decisions, group: &[Candidate], attempt: Uuid) {
         let mut rev = self.rev();
         for row in &decisions.rows {
-            rev += 1;
-            assert_eq!(row.rev, rev, "revs have no gaps");
+            rev += i64::from(row.has_effect());
+            assert!(!row.has_effect() || row.rev == rev, "revs have no gaps");
             assert!(!self.rows.contains_key(&row.row), "{} is decided once", row.row);
-            let of_record = |(c, v): &(&Candidate, &Verdict)| c.record == row.record && **v == Verdict::Apply { rev };
-            let (candidate, _) =
+            let of_record = |(c, _): &(&Candidate, &Verdict)| c.record == row.record;
+            let (candidate, verdict) =
                 group.iter().zip(&decisions.verdicts).find(of_record).expect("a row is of a record of the group");
+            let expected = match (row.outcome, row.has_effect()) {
+                (Outcome::Applied, true) => Verdict::Apply { rev },
+                (Outcome::Applied, false) => Verdict::Acted,
+                (Outcome::Stale, true) => Verdict::Deliver { rev },
+                (Outcome::Stale, false) => Verdict::Stale,
+                (Outcome::Duplicate, false) => Verdict::Duplicate,
+                other => panic!("no row is {other:?}"),
+            };
+            assert_eq!(*verdict, expected, "a row says what was decided");
             assert_eq!(
                 (&row.row, &row.event_type, &row.version),
                 (&candidate.event_row, &candidate.event_type, &candidate.version)
