@@ -172,8 +172,9 @@ fn on_stored_row(row: &EventRow, candidate: &Candidate, view: &View, attempt: Uu
     if row.record != candidate.record && !mutant::is(Mutant::DuplicateSentAgain) {
         return Verdict::Duplicate;
     }
+    let has_arrived = view.arrived.contains(&candidate.record) || mutant::is(Mutant::OwnRowIsDone);
     match outcome {
-        _ if row.attempt != attempt && view.arrived.contains(&candidate.record) => Verdict::Done,
+        _ if row.attempt != attempt && has_arrived => Verdict::Done,
         _ if candidate.meaning == Meaning::ResetVersion => Verdict::Acted,
         Outcome::Stale if !row.has_effect() => Verdict::Stale,
         _ if !row.has_effect() => Verdict::Duplicate,

@@ -1,6 +1,6 @@
 //! Deliberate breaks of the protocol, each a rule that is left out: the simulation must find them all, since a checker
 //! that cannot fail proves nothing. They exist under the feature `mutants` alone; without it [`is`] is false at compile
-//! time, and nothing of them is left.
+//! time, and nothing of them is left; a variant that no code names is then refused by the compiler.
 
 #[cfg(feature = "mutants")]
 use std::cell::{Cell, RefCell};
@@ -13,11 +13,10 @@ use crate::decide::View;
 
 /// Names the mutants, and lists them.
 macro_rules! mutants {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
+    ($($(#[$attribute:meta])* $name:ident,)*) => {
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        #[cfg_attr(not(feature = "mutants"), allow(dead_code))]
         pub enum Mutant {
-            $($(#[$doc])* $name,)*
+            $($(#[$attribute])* $name,)*
         }
 
         #[cfg(feature = "mutants")]
@@ -41,6 +40,7 @@ mutants! {
     /// Event rows are read before the heads that say whether they are all.
     RowsBeforeHeads,
     /// After a refusal the heads are read again, and the event rows are those of before.
+    #[cfg_attr(not(feature = "mutants"), allow(dead_code))]
     RowsKept,
     /// A batch is committed whatever the turn is.
     CommitWithoutTurn,
