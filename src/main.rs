@@ -12,6 +12,7 @@ mod output;
 mod secrets;
 mod service;
 mod sign;
+mod signals;
 mod traffic;
 
 use std::path::PathBuf;

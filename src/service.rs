@@ -19,7 +19,6 @@ use seriatim_processor::metrics::ProcessorMetrics;
 use seriatim_processor::run::Processor;
 use seriatim_schemas::tables::FIRST_GENERATION;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -30,6 +29,7 @@ use crate::api::Api;
 use crate::api::auth::Tokens;
 use crate::api::direct::Direct;
 use crate::config::{Config, Engine};
+use crate::signals::Signals;
 use crate::{engine, secrets};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,9 +109,7 @@ impl Service {
     }
 
     /// Runs until SIGTERM or SIGINT, `done`, or until a part ends by itself; then stops all parts.
-    pub async fn run(mut self, done: impl Future<Output = ()>) -> anyhow::Result<()> {
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
+    pub async fn run(mut self, mut signals: Signals, done: impl Future<Output = ()>) -> anyhow::Result<()> {
         let own_end = async {
             match &mut self.processor {
                 Some(processor) => processor.await,
@@ -120,8 +118,7 @@ impl Service {
         };
         let mut ended = None;
         tokio::select! {
-            _ = terminate.recv() => info!("SIGTERM: stopping"),
-            _ = interrupt.recv() => info!("SIGINT: stopping"),
+            signal = signals.next() => info!("{signal}: stopping"),
             () = done => {}
             result = own_end => ended = Some(result),
         }

@@ -13,6 +13,7 @@ use crate::config::{Config, JsonLinesConfig, SinkConfig};
 use crate::logging;
 use crate::output::say;
 use crate::service::{Roles, Service};
+use crate::signals::Signals;
 
 /// Folder of a development run.
 pub const DATA: &str = "data";
@@ -42,7 +43,9 @@ pub async fn main(context: &Context, args: Args) -> anyhow::Result<ExitCode> {
     logging::start("warn");
     let has_file = context.config.exists();
     let config = if has_file { context.load()? } else { config(&args.data, Some(make_secret(&args.data)?))? };
-    let service = Service::start(&config, Roles { ingest: true, processor: true }).await?;
+    let mut signals = Signals::catch()?;
+    let starting = Service::start(&config, Roles { ingest: true, processor: true });
+    let Some(service) = signals.unless(starting).await.transpose()? else { return Ok(ExitCode::SUCCESS) };
     let edge = service.edge_addr.expect("dev runs an edge");
     say(&format!("seriatim listens on http://{edge}/in/TENANT/SOURCE (admin on http://{})", service.admin_addr));
     for source in config.source.iter().take(10) {
@@ -67,7 +70,7 @@ pub async fn main(context: &Context, args: Args) -> anyhow::Result<ExitCode> {
             std::future::pending::<()>().await;
         }
     };
-    service.run(done).await?;
+    service.run(signals, done).await?;
     failed.map_or(Ok(ExitCode::SUCCESS), Err)
 }
 

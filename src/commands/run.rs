@@ -7,6 +7,7 @@ use clap::{Parser, ValueEnum};
 use super::Context;
 use crate::logging;
 use crate::service::{Roles, Service};
+use crate::signals::Signals;
 
 /// Serve: the edge, the processor, or both
 #[derive(Debug, Parser)]
@@ -31,6 +32,9 @@ pub async fn main(context: &Context, args: Args) -> anyhow::Result<ExitCode> {
         Role::Ingest => Roles { ingest: true, processor: false },
         Role::Processor => Roles { ingest: false, processor: true },
     };
-    Service::start(&config, roles).await?.run(std::future::pending()).await?;
+    let mut signals = Signals::catch()?;
+    if let Some(service) = signals.unless(Service::start(&config, roles)).await {
+        service?.run(signals, std::future::pending()).await?;
+    }
     Ok(ExitCode::SUCCESS)
 }

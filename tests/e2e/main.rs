@@ -25,4 +25,5 @@ mod sdk;
 mod secrets;
 mod send;
 mod sequence;
+mod stop;
 mod thin;
